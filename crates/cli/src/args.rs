@@ -13,8 +13,8 @@ use std::num::NonZeroU16;
 use std::path::PathBuf;
 pub use values::{BlockSize, Copy, Width};
 use values::{
-    parse_block_size, parse_flush, parse_heal_after, parse_heal_rate, parse_lease, parse_log_level,
-    parse_more, parse_mount, parse_name, parse_preload, parse_width,
+    parse_block_size, parse_fewer, parse_flush, parse_heal_after, parse_heal_rate, parse_lease,
+    parse_log_level, parse_more, parse_mount, parse_name, parse_preload, parse_width,
 };
 
 /// Exit codes, as the help text ends.
@@ -180,6 +180,19 @@ are (--rebuild metadata).",
 If a server does not come up, all new ones are taken back."
     )]
     Expand(ExpandArgs),
+    /// Take servers away from a deployment while programs use it.
+    #[command(
+        long_about = "Take servers away from a running deployment. They get no new files from now on; what they have goes to the \
+others, while programs read and write it; then they stop, and their storage is removed. Programs on their hosts go on.",
+        after_long_help = "Examples:
+  bivouac shrink job --servers -2           the two that came last
+  bivouac shrink job --hosts node5,node6    all servers of these hosts
+  bivouac shrink job --server 0             the server with this number
+  bivouac shrink job --cancel               those that are about to leave stay
+
+A command that was interrupted goes on when it is repeated; the servers go on meanwhile."
+    )]
+    Shrink(ShrinkArgs),
     /// Have files that are there already spread over all servers, too, or stop that.
     #[command(
         long_about = "Move what is stored to where it is to be by the servers that a deployment has now, while programs use it. \
@@ -667,6 +680,13 @@ pub struct Restripe {
     pub background: bool,
 }
 
+impl From<&LeavingFiles> for Restripe {
+    fn from(leaving: &LeavingFiles) -> Restripe {
+        let LeavingFiles { rebuild, max_rate, background } = *leaving;
+        Restripe { rebuild, max_rate, background }
+    }
+}
+
 impl Restripe {
     /// What the map says of it.
     pub fn rule(&self) -> bivouac_layout::Rule {
@@ -675,6 +695,43 @@ impl Restripe {
             RebuildRule::Direct => bivouac_layout::Rule::Direct,
         }
     }
+}
+
+/// Arguments of `shrink`.
+#[derive(Args, Debug)]
+#[command(group(clap::ArgGroup::new("fewer").required(true).multiple(true).args(["hosts", "servers", "server", "cancel"])))]
+pub struct ShrinkArgs {
+    /// Name of the deployment.
+    #[arg(value_parser = parse_name)]
+    pub name: String,
+    /// Hosts whose servers leave: a file, or a list like h1,h2.
+    #[arg(long, value_name = "FILE|LIST")]
+    pub hosts: Option<String>,
+    /// How many servers leave: those that came last.
+    #[arg(long, value_name = "-N", value_parser = parse_fewer, allow_hyphen_values = true, conflicts_with_all = ["hosts", "server"])]
+    pub servers: Option<NonZeroU16>,
+    /// The number of a server that leaves; may be repeated.
+    #[arg(long, value_name = "NUMBER", value_delimiter = ',')]
+    pub server: Vec<u16>,
+    /// Servers that are about to leave stay.
+    #[arg(long, conflicts_with_all = ["hosts", "servers", "server"])]
+    pub cancel: bool,
+    #[command(flatten)]
+    pub leaving: LeavingFiles,
+}
+
+/// How files leave servers.
+#[derive(Args, Clone, Debug)]
+pub struct LeavingFiles {
+    /// Only what is on the servers that leave goes to others, or all files are spread anew over those that stay.
+    #[arg(long, value_enum, default_value_t = RebuildRule::Metadata, value_name = "HOW")]
+    pub rebuild: RebuildRule,
+    /// Bytes per second that each server takes in at most, for example 200M.
+    #[arg(long, value_name = "BYTES", value_parser = parse_heal_rate, default_value = "max")]
+    pub max_rate: u64,
+    /// Do not wait until they have left.
+    #[arg(long)]
+    pub background: bool,
 }
 
 /// Arguments of `rebuild`.

@@ -42,6 +42,7 @@ mod replace;
 mod restart;
 mod resume;
 mod run;
+mod shrink;
 mod signals;
 mod status;
 mod text;
@@ -83,6 +84,7 @@ fn dispatch(command: Command) -> Result<ExitCode, Error> {
         Command::Verify(args) => return verify::verify(&Home::from_env()?, &args),
         Command::Replace(args) => replace::replace(&Home::from_env()?, &args)?,
         Command::Expand(args) => expand::expand(&Home::from_env()?, &args)?,
+        Command::Shrink(args) => shrink::shrink(&Home::from_env()?, &args)?,
         Command::Rebuild(args) => rebuild::rebuild(&Home::from_env()?, &args)?,
         Command::Restart(args) => restart::restart(&Home::from_env()?, &args)?,
         Command::Preload(args) => {

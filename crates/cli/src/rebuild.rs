@@ -73,7 +73,8 @@ pub fn begin(record: &Record, key: &Key, rule: Rule, rate: u64) -> Result<(), Er
         .map_err(|error| unanswered(record, &error))
 }
 
-fn end(record: &Record, key: &Key, number: u32) -> Result<(), Error> {
+/// Has the servers leave files where they are.
+pub fn end(record: &Record, key: &Key, number: u32) -> Result<(), Error> {
     match leader::ask(
         record,
         key,

@@ -378,8 +378,10 @@ impl Blocks<'_> {
 
     /// An error, which says perhaps that the layout is outdated: then the access is done again, whatever came of it.
     pub(crate) fn noted(&self, errno: Errno) -> Errno {
-        if errno == OUTDATED {
+        // A server that has left cannot say so any more.
+        if errno == OUTDATED || errno == Errno::IO && self.layout.names_servers_that_left(self.client.map()) {
             self.known.outdate();
+            return OUTDATED;
         }
         errno
     }

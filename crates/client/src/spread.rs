@@ -34,7 +34,7 @@ impl Client {
         let mut attr = self.stat(start, path, true)?;
         loop {
             match self.holdings(&attr) {
-                Err(OUTDATED) => {
+                Err(errno) if errno == OUTDATED || self.names_others(&attr) => {
                     let version = attr.layout.as_ref().map_or(0, |layout| layout.version);
                     attr = self.exact(*self.newer_attr(attr.ino, version)?)?;
                 }
@@ -44,6 +44,10 @@ impl Client {
                 }
             }
         }
+    }
+
+    fn names_others(&self, attr: &Attr) -> bool {
+        attr.layout.as_ref().is_some_and(|layout| layout.names_servers_that_left(self.map()))
     }
 
     /// What each server has of a file.

@@ -351,7 +351,7 @@ impl Controller {
                 self.shared.change_members(change, ControllerError::Refused).map(|_| None)
             }
             ControlRequest::EndRebuild { number } => {
-                let change = MapChange::Rebuilt { number: *number };
+                let change = MapChange::Rebuilt { number: *number, complete: false };
                 self.shared.change_members(change, ControllerError::Refused).map(|_| None)
             }
             ControlRequest::Depart { servers } => {
@@ -645,7 +645,7 @@ impl Shared {
         ControlReply::Overview { leader: self.node, voters, map, health, false_failovers }
     }
 
-    fn stop_member(&self, member: &Watched, keep: bool) -> Result<(), LinkError> {
+    pub(crate) fn stop_member(&self, member: &Watched, keep: bool) -> Result<(), LinkError> {
         let mut link = ControlLink::connect(&member.endpoint, &self.key, self.deployment, control::STOP)?;
         link.tell(ControlRequest::Shutdown { keep })
     }

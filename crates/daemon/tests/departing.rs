@@ -82,9 +82,8 @@ fn shards_leave(copies: u8) {
         // Also the first one, which the controller is on.
         ask(ControlRequest::Depart { servers: ids(&[0]) }).expect("it is to leave");
         assert_eq!(settled(&cluster), ids(&[2, 3]));
-        // All files are small, so nothing else is left on these.
-        ask(ControlRequest::Remove { servers: ids(&[1]), nodes: Vec::new() }).expect("it is gone");
-        assert!(ask(ControlRequest::Remove { servers: ids(&[2]), nodes: Vec::new() }).is_err());
+        // Nobody has looked yet whether files have blocks there.
+        assert!(ask(ControlRequest::Remove { servers: ids(&[1]), nodes: Vec::new() }).is_err());
         std::thread::sleep(Duration::from_millis(300));
         stop.store(true, Ordering::Relaxed);
         let (rounds, worst) = worker.join().expect("nothing failed");
@@ -92,8 +91,8 @@ fn shards_leave(copies: u8) {
         assert!(rounds > 30);
     });
     let map = map(&cluster);
-    assert_eq!(map.servers.iter().map(|server| server.id).collect::<Vec<_>>(), ids(&[0, 2, 3]));
-    assert_eq!(map.departing, ids(&[0]));
+    assert_eq!(map.servers.len(), 4);
+    assert_eq!(map.departing, ids(&[0, 1]));
 }
 
 #[test]

@@ -63,6 +63,8 @@ pub enum MapChange {
     Rebuilt {
         /// Which.
         number: u32,
+        /// By this map, every file is where it is to be.
+        complete: bool,
     },
     /// Servers are to leave: they get no new files, and what they have leaves them.
     Depart {
@@ -161,9 +163,12 @@ impl MapChange {
                 next.rebuilds += 1;
                 next.rebuild = Some(Rebuild { number: next.rebuilds, rule: *rule, rate: *rate });
             }
-            MapChange::Rebuilt { number } => {
+            MapChange::Rebuilt { number, complete } => {
                 map.rebuild.filter(|rebuild| rebuild.number == *number)?;
                 next.rebuild = None;
+                if *complete {
+                    next.emptied = next.departing.clone();
+                }
             }
             MapChange::Depart { servers } => {
                 next = next.with_departing(servers)?;

@@ -2,7 +2,7 @@
 //!
 //! That takes two changes of the map, with much work in between. First the servers are listed as *departing*
 //! ([`Map::departing`]): a generation begins without them, so that they get no new files, and they get no shards any more;
-//! they serve what they have. Then others see to it that everything leaves them: the controller moves their shards
+//! they serve what they have. Other generations that name them get *successors*. Then others see to it that everything leaves them: the controller moves their shards
 //! ([`crate::rebalancing`]), and the files' servers move their blocks. When nothing is left, they are taken off the map
 //! ([`MapChange::Remove`](crate::MapChange::Remove)). Until then they can stay after all: another generation has them again.
 //!
@@ -11,7 +11,7 @@
 //! more, but the new holders have to compare themselves all the same.
 
 use crate::groups::Lag;
-use crate::ids::{NodeId, ServerId};
+use crate::ids::{GenerationId, NodeId, ServerId};
 use crate::map::Map;
 
 impl Map {
@@ -44,7 +44,8 @@ impl Map {
         map.departing.sort_unstable();
         map.departing.dedup();
         map.cancel_moves(|entry| servers.contains(&entry.to));
-        let mut newest = map.generations.last().map_or(Vec::new(), |newest| newest.servers.clone());
+        map.succeed();
+        let mut newest = self.generations.last().map_or(Vec::new(), |newest| newest.servers.clone());
         newest.retain(|server| !servers.contains(server));
         if newest.is_empty() {
             // Those that are left are down, or were given up when the generation was made.
@@ -62,6 +63,14 @@ impl Map {
         }
         let mut map = self.clone();
         map.departing.retain(|server| !servers.contains(server));
+        map.emptied.retain(|server| !servers.contains(server));
+        // Files of these generations may stay where they are again. Those that have moved stay in the successors.
+        let is_whole = |id: &GenerationId| {
+            let generation = map.generation(*id).map_or(&[][..], |generation| &generation.servers);
+            generation.iter().all(|server| map.server(*server).is_some() && !map.is_departing(*server))
+        };
+        let successors = map.successors.iter().filter(|(from, _)| !is_whole(from)).copied().collect();
+        map.successors = successors;
         let mut newest = map.generations.last().map_or(Vec::new(), |newest| newest.servers.clone());
         newest.extend(servers.iter().filter(|server| !map.is_given_up(**server)));
         map.begin_generation(newest);
@@ -74,6 +83,7 @@ impl Map {
     pub(crate) fn without_departed(&self, servers: &[ServerId], nodes: &[NodeId]) -> Option<Map> {
         let is_rid = |server: &ServerId| {
             self.is_departing(*server)
+                && self.emptied.contains(server)
                 && !self.shards.contains(server)
                 && self.moving.iter().all(|entry| entry.from != *server && entry.to != *server)
         };
@@ -83,12 +93,45 @@ impl Map {
         let mut map = self.clone();
         map.servers.retain(|server| !servers.contains(&server.id));
         map.departing.retain(|server| !servers.contains(server));
+        map.emptied.retain(|server| !servers.contains(server));
         map.lost.retain(|server| !servers.contains(server));
         map.spares.retain(|spare| !servers.contains(&spare.server));
         map.nodes.retain(|node| !nodes.contains(&node.id));
         map.away.retain(|node| !nodes.contains(node));
         map.behind = self.lags_in(&map)?;
         map.check().is_ok().then_some(map)
+    }
+
+    /// Generations that name departing servers get successors, in which others have the places of those: so only what is on
+    /// departing servers moves. A place is another server's where that has the fewest places already.
+    fn succeed(&mut self) {
+        let staying: Vec<ServerId> =
+            self.servers.iter().map(|server| server.id).filter(|server| self.takes_shards(*server)).collect();
+        let has_successor =
+            |map: &Map, id: GenerationId| map.successors.binary_search_by_key(&id, |(from, _)| *from).is_ok();
+        for number in 0..self.generations.len() as u32 {
+            let id = GenerationId(number);
+            let servers = self.generation(id).map_or(Vec::new(), |generation| generation.servers.clone());
+            let leaves =
+                |map: &Map, server: &ServerId| map.is_departing(*server) || map.server(*server).is_none();
+            if has_successor(self, id) || !servers.iter().any(|server| leaves(self, server)) {
+                continue;
+            }
+            let mut places: Vec<ServerId> = servers.clone();
+            for at in 0..places.len() {
+                if leaves(self, &places[at]) {
+                    let used = |server: &ServerId| places.iter().filter(|place| *place == server).count();
+                    // From another one on in each generation.
+                    let order = staying.iter().cycle().skip(number as usize + at).take(staying.len());
+                    let Some(substitute) = order.min_by_key(|server| used(server)).copied() else { return };
+                    places[at] = substitute;
+                }
+            }
+            self.begin_generation(places);
+            let successor = GenerationId(self.generations.len() as u32 - 1);
+            self.successors.push((id, successor));
+        }
+        self.successors.sort_unstable();
     }
 
     /// Who is behind in another map, which has other holders of blocks: those who are behind now, and those who were no
@@ -125,6 +168,12 @@ mod tests {
     use crate::map::fixture::replicated;
     use crate::moving::Relocation;
 
+    /// Every file is where it is to be.
+    fn emptied(map: &Map) -> Map {
+        let begun = applied(map, MapChange::Rebuild { rule: crate::Rule::Metadata, rate: 0 });
+        applied(&begun, MapChange::Rebuilt { number: begun.rebuilds, complete: true })
+    }
+
     fn ids(numbers: &[u16]) -> Vec<ServerId> {
         numbers.iter().copied().map(ServerId).collect()
     }
@@ -160,10 +209,16 @@ mod tests {
         for copies in [1, 2] {
             let map = replicated(4, copies, &[&[0, 1, 2, 3]]);
             let departing = depart(&map, &[1, 3]);
-            assert_eq!(departing.generations[1].servers, ids(&[0, 2]));
+            assert_eq!(departing.generations.last().map(|newest| &newest.servers), Some(&ids(&[0, 2])));
+            // What is not on them stays: the others have their places in the old generation's successor.
+            assert_eq!(departing.successors, [(GenerationId(0), GenerationId(1))]);
+            assert_eq!(departing.generations[1].servers, ids(&[0, 2, 2, 0]));
             assert!(MapChange::Remove { servers: ids(&[1]), nodes: Vec::new() }.apply(&departing).is_none());
             let stays = applied(&departing, MapChange::Stay { servers: ids(&[3]) });
-            assert_eq!((&stays.departing, &stays.generations[2].servers), (&ids(&[1]), &ids(&[0, 2, 3])));
+            assert_eq!((&stays.departing, &stays.generations[3].servers), (&ids(&[1]), &ids(&[0, 2, 3])));
+            assert_eq!(stays.successors.len(), 1, "server 1 is still to leave");
+            let all = applied(&stays, MapChange::Stay { servers: ids(&[1]) });
+            assert_eq!(all.successors, []);
             assert!(MapChange::Stay { servers: ids(&[3]) }.apply(&stays).is_none(), "it stays already");
         }
     }
@@ -182,6 +237,10 @@ mod tests {
         for copies in [1, 2] {
             let map = rebalanced(depart(&replicated(4, copies, &[&[0, 1, 2, 3]]), &[3]));
             assert!(!map.shards.contains(&ServerId(3)));
+            let remove = MapChange::Remove { servers: ids(&[3]), nodes: Vec::new() };
+            assert!(remove.apply(&map).is_none(), "files may have blocks there");
+            let map = emptied(&map);
+            assert_eq!(map.emptied, ids(&[3]));
             let gone = applied(&map, MapChange::Remove { servers: ids(&[3]), nodes: vec![NodeId(3)] });
             assert_eq!((gone.servers.len(), gone.nodes.len(), gone.numbers), (3, 3, 4));
             assert!(!gone.is_up(ServerId(3)));

@@ -109,6 +109,7 @@ impl Founding {
             successors: Vec::new(),
             rebuild: None,
             rebuilds: 0,
+            emptied: Vec::new(),
         };
         let primaries = balance::deal(&[], &servers);
         let copies = (0..SHARDS).map(ShardId).zip(primaries);
@@ -153,6 +154,7 @@ impl Map {
             successors: Vec::new(),
             rebuild: None,
             rebuilds: 0,
+            emptied: Vec::new(),
         }
     }
 }

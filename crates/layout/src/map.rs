@@ -165,6 +165,8 @@ pub struct Map {
     pub rebuild: Option<Rebuild>,
     /// How many of these there have been.
     pub rebuilds: u32,
+    /// Departing servers that no file has blocks on any more, sorted.
+    pub emptied: Vec<ServerId>,
 }
 
 impl Map {
@@ -306,6 +308,10 @@ impl Map {
             || !self.successors.iter().all(|(from, to)| from < to && self.generation(*to).is_some())
         {
             Err("a generation's successor is unknown or older, or they are not sorted")
+        } else if !self.emptied.windows(2).all(|w| w[0] < w[1])
+            || !self.emptied.iter().all(|server| self.is_departing(*server))
+        {
+            Err("servers without files are not departing, or not sorted")
         } else if self.rebuild.is_some_and(|rebuild| rebuild.number != self.rebuilds) {
             Err("the rebuild that is under way is not the last one")
         } else if !is_block_size(self.block_size) {

@@ -100,6 +100,13 @@ impl FileLayout {
             })
     }
 
+    /// Whether it names servers that have left the deployment: then the file has another layout by now, because nothing of any
+    /// file was left on them.
+    pub fn names_servers_that_left(&self, map: &Map) -> bool {
+        let generations = self.ranges.iter().filter_map(|range| map.generation(range.generation));
+        generations.flat_map(|generation| &generation.servers).any(|server| map.server(*server).is_none())
+    }
+
     /// The server that answers for the block that holds `offset`; no file goes as far as `u64::MAX`.
     pub fn server_at(&self, map: &Map, offset: u64) -> Option<ServerId> {
         self.piece_at(map, offset, u64::MAX).map(|p| p.server)

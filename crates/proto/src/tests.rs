@@ -256,6 +256,7 @@ fn whatever_is_taken_for_a_map_is_refused_or_can_be_used() {
         map.numbers = servers;
         map.spares.retain(|spare| spare.server.0 < servers);
         map.successors.clear();
+        map.emptied.clear();
         map.block_size = 1 << 20;
         map.width = 0;
         map.first = bivouac_layout::First::Hashed;

@@ -54,6 +54,11 @@ pub(super) fn parse_more(text: &str) -> Result<NonZeroU16, String> {
     number.parse().map_err(|_| "how many more, for example +2".into())
 }
 
+pub(super) fn parse_fewer(text: &str) -> Result<NonZeroU16, String> {
+    let number = text.strip_prefix('-').unwrap_or(text);
+    number.parse().map_err(|_| "how many fewer, for example -2".into())
+}
+
 pub(super) fn parse_log_level(text: &str) -> Result<String, String> {
     match text.to_ascii_lowercase().as_str() {
         level @ ("error" | "warn" | "info" | "debug" | "trace") => Ok(level.to_owned()),

@@ -127,12 +127,31 @@ impl Shared {
         self.propose(&mut log, change).ok_or(ControllerError::Unconfirmed)
     }
 
+    /// Commits that departing servers are gone on which nothing is any more. (Others are to have heard that shards have left
+    /// them.)
+    pub(super) fn remove_departed(&self, map: &Map) -> Option<Arc<Map>> {
+        let is_free = |server: &&ServerId| {
+            map.held_by(**server) == 0 && map.moving.iter().all(|m| m.from != **server && m.to != **server)
+        };
+        let servers: Vec<ServerId> = map.emptied.iter().filter(is_free).copied().collect();
+        if servers.is_empty() || map.rebuild.is_some() {
+            return None;
+        }
+        let mut log = lock(&self.log);
+        let change = MapChange::Remove { servers, nodes: Vec::new() };
+        if log.map().epoch != map.epoch || change.apply(log.map()).is_none() {
+            return None;
+        }
+        tracing::warn!(?change, "servers have left");
+        self.propose(&mut log, change)
+    }
+
     /// Commits that the rebuild that is under way by this map is complete.
     pub(super) fn end_rebuild(&self, map: &Map) -> Option<Arc<Map>> {
         let mut log = lock(&self.log);
         let rebuild = log.map().rebuild.filter(|_| log.map().epoch == map.epoch)?;
         tracing::info!(number = rebuild.number, "all files are where they are to be");
-        self.propose(&mut log, MapChange::Rebuilt { number: rebuild.number })
+        self.propose(&mut log, MapChange::Rebuilt { number: rebuild.number, complete: true })
     }
 
     pub(super) fn propose(&self, log: &mut MapLog, change: MapChange) -> Option<Arc<Map>> {

@@ -94,6 +94,10 @@ impl Watcher {
             next = Instant::now() + interval;
             if !self.is_listed(&map) {
                 tracing::info!(member = %self.member.endpoint, "the daemon is one of the deployment no more");
+                // What it stored is nobody's any more.
+                if let (Some(_), Err(error)) = (self.server(), shared.stop_member(&self.member, false)) {
+                    tracing::warn!(member = %self.member.endpoint, %error, "it is not told to stop");
+                }
                 return;
             }
             self.move_to(&map);
@@ -316,6 +320,9 @@ impl Watcher {
             && let Some(complete) = shared.end_rebuild(&map)
         {
             map = complete;
+        }
+        if let Some(without) = shared.remove_departed(&map) {
+            map = without;
         }
         if self.epoch < map.epoch {
             link.set_timeout(self.patience().max(ANSWER))?;

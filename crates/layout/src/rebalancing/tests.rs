@@ -176,7 +176,11 @@ proptest! {
                 Event::Grow => continue,
                 Event::Depart(server) => MapChange::Depart { servers: vec![id(server)] },
                 Event::Stay(server) => MapChange::Stay { servers: vec![id(server)] },
-                Event::Remove(server) => MapChange::Remove { servers: vec![id(server)], nodes: Vec::new() },
+                Event::Remove(server) => {
+                    // As if all files had left.
+                    map.emptied = map.departing.clone();
+                    MapChange::Remove { servers: vec![id(server)], nodes: Vec::new() }
+                }
                 // (Without copies nobody gives a server up.)
                 Event::GiveUp(_) if copies == 1 => continue,
                 Event::GiveUp(server) => MapChange::GiveUp { servers: vec![id(server)], accept_loss: false },

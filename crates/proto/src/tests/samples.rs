@@ -103,6 +103,7 @@ pub(super) fn map() -> Box<Map> {
         successors: vec![(GenerationId(0), GenerationId(1))],
         rebuild: Some(Rebuild { number: 7, rule: Rule::Metadata, rate: u64::MAX }),
         rebuilds: 7,
+        emptied: vec![ServerId(1)],
     })
 }
 

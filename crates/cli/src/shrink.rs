@@ -1,0 +1,210 @@
+//! Taking servers away from a deployment that runs.
+//!
+//! The controller lists them as departing; from then on they get no new files. Their shards move to others, and so do the
+//! blocks that they have ([`crate::rebuild`]); when nothing is left on them, the controller takes them off the map and has them
+//! stop, which removes their storage. All of that goes on without this command, which watches, and in the end forgets them in
+//! the deployment's record.
+
+use crate::args::{Restripe, ShrinkArgs};
+use crate::error::Error;
+use crate::home::{DaemonRecord, Home, Record};
+use crate::joining::clean;
+use crate::launch::Leave;
+use crate::text::{plural, size};
+use crate::{hosts, leader, rebuild, replace, restart, status};
+use bivouac_daemon::controller::LinkError;
+use bivouac_layout::{Map, ServerId};
+use bivouac_proto::auth::Key;
+use bivouac_proto::control::{ControlRequest, Stats};
+use bivouac_transport::engine::budget::control;
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+/// Time between two looks.
+const LOOK: Duration = Duration::from_millis(100);
+/// How long servers that have nothing any more may take to stop.
+const STOPPING: Duration = Duration::from_secs(30);
+
+/// Has servers leave, or stay after all.
+pub fn shrink(home: &Home, args: &ShrinkArgs) -> Result<(), Error> {
+    let directory = home.deployment(&args.name);
+    let _lock = directory.lock()?;
+    let (mut record, key) = (directory.load()?, directory.key()?);
+    record.check_runs()?;
+    let map = look(&record, &key)?;
+    if replace::reconcile(&mut record, &map) {
+        directory.save(&record)?;
+    }
+    if args.cancel {
+        return cancel(&record, &key, &map);
+    }
+    let leaving = chosen(&record, &map, args)?;
+    check(&record, &key, &map, &leaving)?;
+    let new: Vec<ServerId> = leaving.iter().copied().filter(|server| !map.is_departing(*server)).collect();
+    if !new.is_empty() {
+        ask(&record, &key, &ControlRequest::Depart { servers: new })?;
+    }
+    let restripe = Restripe::from(&args.leaving);
+    rebuild::begin(&record, &key, restripe.rule(), restripe.max_rate)?;
+    rebuild::follow(&record, &key, &restripe)?;
+    if restripe.background {
+        return Ok(());
+    }
+    let map = wait_until_gone(&record, &key, &leaving)?;
+    forget(&mut record, &map);
+    directory.save(&record)?;
+    println!(
+        "{} left: {} has {} now",
+        plural(leaving.len(), "server"),
+        args.name,
+        plural(map.servers.len(), "server")
+    );
+    Ok(())
+}
+
+fn look(record: &Record, key: &Key) -> Result<Map, Error> {
+    status::overview(record, key).map(|overview| overview.map).map_err(|error| unanswered(record, &error))
+}
+
+fn unanswered(record: &Record, error: &LinkError) -> Error {
+    Error::Unanswered {
+        cause: format!("the controller of {:?} does not answer: {error}", record.name),
+        remedy: format!(
+            "see `bivouac status {}`; repeat the command then: it goes on where it was",
+            record.name
+        ),
+    }
+}
+
+fn ask(record: &Record, key: &Key, request: &ControlRequest) -> Result<(), Error> {
+    leader::ask(record, key, request, control::INSTALL, control::ELECTION)
+        .map(drop)
+        .map_err(|error| unanswered(record, &error))
+}
+
+/// Servers that were to leave stay.
+fn cancel(record: &Record, key: &Key, map: &Map) -> Result<(), Error> {
+    if map.departing.is_empty() {
+        return Err(Error::refused("no server is to leave", "there is nothing to cancel"));
+    }
+    if let Some(rebuild) = map.rebuild {
+        rebuild::end(record, key, rebuild.number)?;
+    }
+    ask(record, key, &ControlRequest::Stay { servers: map.departing.clone() })?;
+    println!("{} of {} stay", plural(map.departing.len(), "server"), record.name);
+    Ok(())
+}
+
+/// The servers that the user means: by number, all of some hosts, or so many of the newest.
+fn chosen(record: &Record, map: &Map, args: &ShrinkArgs) -> Result<Vec<ServerId>, Error> {
+    let all = || map.servers.iter().map(|server| server.id);
+    let mut chosen: BTreeSet<ServerId> = BTreeSet::new();
+    for number in &args.server {
+        let id = ServerId(*number);
+        restart::position(record, id)?;
+        chosen.insert(id);
+    }
+    if let Some(given) = &args.hosts {
+        for host in hosts::names(given)? {
+            let nodes: Vec<_> =
+                map.nodes.iter().filter(|node| node.host.eq_ignore_ascii_case(&host)).collect();
+            let Some(node) = nodes.first() else {
+                return Err(Error::refused(
+                    format!("{host} is no host of {:?}", record.name),
+                    format!("`bivouac status {}` lists its servers with their hosts", record.name),
+                ));
+            };
+            chosen.extend(map.servers.iter().filter(|server| server.node == node.id).map(|server| server.id));
+        }
+    }
+    if let Some(count) = args.servers {
+        let mut staying: Vec<ServerId> = all().filter(|server| !map.is_departing(*server)).collect();
+        let departing = map.departing.len();
+        // A command that was interrupted is repeated: those that leave already count.
+        let more = usize::from(count.get()).saturating_sub(departing);
+        chosen.extend(map.departing.iter().copied());
+        for _ in 0..more {
+            chosen.extend(staying.pop());
+        }
+    }
+    Ok(chosen.into_iter().collect())
+}
+
+/// Refuses what would leave too few servers, or too little room.
+fn check(record: &Record, key: &Key, map: &Map, leaving: &[ServerId]) -> Result<(), Error> {
+    if let Err(why) = map.may_depart(leaving) {
+        let remedy = match map.copies {
+            1 => "one server at least has to stay".to_owned(),
+            copies => {
+                format!("{copies} servers at least have to stay: so many copies does the deployment keep")
+            }
+        };
+        return Err(Error::refused(format!("these servers cannot leave: {why}"), remedy));
+    }
+    let counted = |leaves: bool| -> Vec<Stats> {
+        let servers = map.servers.iter().filter(|server| leaving.contains(&server.id) == leaves);
+        servers.filter_map(|server| status::counted(server, record.deployment, key)).collect()
+    };
+    let (going, staying) = (counted(true), counted(false));
+    let stored: u64 = going.iter().map(|stats| stats.stored).sum();
+    let mut devices = BTreeSet::new();
+    let free: u64 = staying.iter().filter(|s| devices.insert(s.device)).map(|s| s.available).sum();
+    // Where they have the same storage, what leaves makes room.
+    let shares = going.iter().any(|stats| devices.contains(&stats.device));
+    if stored > free && !shares {
+        return Err(Error::refused(
+            format!(
+                "the servers that would stay have room for {}, and those that leave store {}",
+                size(free),
+                size(stored)
+            ),
+            "remove files that are not needed, or add servers first (`bivouac expand`)",
+        ));
+    }
+    Ok(())
+}
+
+/// Waits until servers are off the map.
+fn wait_until_gone(record: &Record, key: &Key, leaving: &[ServerId]) -> Result<Map, Error> {
+    let mut since = Instant::now();
+    let mut left = usize::MAX;
+    loop {
+        let map = look(record, key)?;
+        let still: Vec<ServerId> =
+            leaving.iter().copied().filter(|server| map.server(*server).is_some()).collect();
+        if still.is_empty() {
+            return Ok(map);
+        }
+        let shards = still.iter().map(|server| map.held_by(*server)).sum::<usize>() + map.moving.len();
+        if shards != left {
+            (left, since) = (shards, Instant::now());
+        }
+        if since.elapsed() >= STOPPING {
+            return Err(Error::Unanswered {
+                cause: format!("server {} does not get rid of what it has", still[0]),
+                remedy: format!(
+                    "see `bivouac status {0}`: a server that is down has to be started again (`bivouac restart {0}`); it goes on by \
+                     itself then",
+                    record.name
+                ),
+            });
+        }
+        std::thread::sleep(LOOK);
+    }
+}
+
+/// Forgets servers that have left: they have been told to stop, and what is left of them is removed.
+fn forget(record: &mut Record, map: &Map) {
+    let has_left = |daemon: &DaemonRecord| {
+        daemon.server.is_some_and(|id| map.server(id).is_none() && !map.arriving.contains(&id))
+    };
+    let gone: Vec<DaemonRecord> = record.daemons.iter().filter(|daemon| has_left(daemon)).cloned().collect();
+    for daemon in gone {
+        record.daemons.retain(|other| other.label() != daemon.label());
+        if let Err(error) = clean(record, &daemon, Leave::Nothing) {
+            error.show();
+            // What it has left is removed with the deployment.
+            record.former.push(daemon);
+        }
+    }
+}
