@@ -10,11 +10,12 @@ use crate::home::{Home, Record};
 use crate::text::{plural, size};
 use crate::{leader, status};
 use bivouac_daemon::controller::LinkError;
-use bivouac_layout::{Map, Rule, ServerState};
+use bivouac_layout::{Map, Rule, ServerId, ServerState};
 use bivouac_proto::auth::Key;
 use bivouac_proto::control::ControlRequest;
 use bivouac_proto::restripe::Progress;
 use bivouac_transport::engine::budget::control;
+use std::collections::BTreeMap;
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
@@ -119,12 +120,23 @@ pub fn follow(record: &Record, key: &Key, restripe: &Restripe) -> Result<(), Err
 /// Waits until the rebuild that is under way has ended.
 pub fn wait(record: &Record, key: &Key, mut say: impl FnMut(&Done)) -> Result<Done, Error> {
     let begun = Instant::now();
-    let (mut done, mut said) = (Done::default(), begun);
+    let mut said = begun;
     let mut last = ((0, 0), begun);
     let mut map = look(record, key)?;
+    // What servers that leave, or are started again, have done still counts.
+    let mut told: BTreeMap<ServerId, Progress> = BTreeMap::new();
+    let number = map.rebuilds;
     loop {
-        let sum = progress(record, key, &map);
-        done = Done { sum: if sum.number > 0 { sum } else { done.sum }, took: begun.elapsed() };
+        for (server, progress) in progress(record, key, &map) {
+            let earlier = told.insert(server, progress).filter(|_| progress.number == number);
+            if let Some(earlier) = earlier.filter(|earlier| earlier.files_done > progress.files_done) {
+                told.insert(
+                    server,
+                    Progress { files_left: progress.files_left, bytes_left: progress.bytes_left, ..earlier },
+                );
+            }
+        }
+        let done = Done { sum: sum(number, told.values()), took: begun.elapsed() };
         if map.rebuild.is_none() {
             return Ok(done);
         }
@@ -138,7 +150,7 @@ pub fn wait(record: &Record, key: &Key, mut say: impl FnMut(&Done)) -> Result<Do
                 ),
             ));
         }
-        let moved = (sum.files_done, sum.bytes_done);
+        let moved = (done.sum.files_done, done.sum.bytes_done);
         if moved != last.0 {
             last = (moved, Instant::now());
         }
@@ -166,26 +178,31 @@ pub fn wait(record: &Record, key: &Key, mut say: impl FnMut(&Done)) -> Result<Do
 }
 
 /// What all servers say of the latest rebuild.
-pub fn progress(record: &Record, key: &Key, map: &Map) -> Progress {
-    let all = std::thread::scope(|scope| {
-        let ask = |server| scope.spawn(move || status::counted(server, record.deployment, key));
-        let asked: Vec<_> = map.servers.iter().map(ask).collect();
-        asked.into_iter().filter_map(|one| one.join().ok().flatten()).collect::<Vec<_>>()
-    });
-    let mut sum = Progress::default();
-    for stats in all.iter().map(|stats| stats.rebuild).filter(|progress| progress.number == map.rebuilds) {
-        sum = Progress {
-            number: map.rebuilds,
-            files_done: sum.files_done + stats.files_done,
-            files_left: sum.files_left + stats.files_left,
-            bytes_done: sum.bytes_done + stats.bytes_done,
-            bytes_left: sum.bytes_left + stats.bytes_left,
-            held: sum.held + stats.held,
-            failed: sum.failed + stats.failed,
-            no_room: sum.no_room || stats.no_room,
+pub fn progress(record: &Record, key: &Key, map: &Map) -> Vec<(ServerId, Progress)> {
+    std::thread::scope(|scope| {
+        let ask = |server: &'_ bivouac_layout::Server| {
+            let server = server.clone();
+            scope.spawn(move || Some((server.id, status::counted(&server, record.deployment, key)?.rebuild)))
         };
-    }
-    sum
+        let asked: Vec<_> = map.servers.iter().map(ask).collect();
+        asked.into_iter().filter_map(|one| one.join().ok().flatten()).collect()
+    })
+}
+
+/// What all have done of a rebuild together.
+pub fn sum<'p>(number: u32, all: impl Iterator<Item = &'p Progress>) -> Progress {
+    all.filter(|one| one.number == number).fold(Progress { number, ..Progress::default() }, |sum, one| {
+        Progress {
+            number,
+            files_done: sum.files_done + one.files_done,
+            files_left: sum.files_left + one.files_left,
+            bytes_done: sum.bytes_done + one.bytes_done,
+            bytes_left: sum.bytes_left + one.bytes_left,
+            held: sum.held + one.held,
+            failed: sum.failed + one.failed,
+            no_room: sum.no_room || one.no_room,
+        }
+    })
 }
 
 /// How far it is, for a person.

@@ -60,7 +60,9 @@ impl Client {
             && let Some(layout) = &attr.layout
         {
             let extents = match self.extents(attr.ino, layout) {
-                Err(errno) if errno == OUTDATED || layout.names_servers_that_left(self.map()) => return self.exact(*self.newer_attr(attr.ino, layout.version)?),
+                Err(errno) if errno == OUTDATED || layout.names_servers_that_left(self.map()) => {
+                    return self.exact(*self.newer_attr(attr.ino, layout.version)?);
+                }
                 extents => extents?,
             };
             attr.size = attr.size.max(extents.length);

@@ -14,6 +14,9 @@ use crate::groups::Lag;
 use crate::ids::{GenerationId, NodeId, ServerId};
 use crate::map::Map;
 
+/// Most places of a generation that is longer than it has servers.
+const PLACES: usize = 1024;
+
 impl Map {
     /// Whether a server is to leave.
     pub fn is_departing(&self, server: ServerId) -> bool {
@@ -117,7 +120,8 @@ impl Map {
             if has_successor(self, id) || !servers.iter().any(|server| leaves(self, server)) {
                 continue;
             }
-            let mut places: Vec<ServerId> = servers.clone();
+            let leaving = servers.iter().filter(|server| leaves(self, server)).count();
+            let mut places = servers.repeat(self.repetitions(servers.len(), leaving, staying.len()));
             for at in 0..places.len() {
                 if leaves(self, &places[at]) {
                     let used = |server: &ServerId| places.iter().filter(|place| *place == server).count();
@@ -132,6 +136,17 @@ impl Map {
             self.successors.push((id, successor));
         }
         self.successors.sort_unstable();
+    }
+
+    /// How often a successor names the servers of its generation one after the other, so that those that stay get the same share
+    /// of the places of those that leave. With copies once: another number of places would change who holds copies.
+    fn repetitions(&self, servers: usize, leaving: usize, staying: usize) -> usize {
+        let (mut divisor, mut rest) = (staying, leaving);
+        while rest > 0 {
+            (divisor, rest) = (rest, divisor % rest);
+        }
+        let wanted = staying / divisor.max(1);
+        if self.copies > 1 { 1 } else { wanted.clamp(1, (PLACES / servers.max(1)).max(1)) }
     }
 
     /// Who is behind in another map, which has other holders of blocks: those who are behind now, and those who were no
@@ -212,7 +227,7 @@ mod tests {
             assert_eq!(departing.generations.last().map(|newest| &newest.servers), Some(&ids(&[0, 2])));
             // What is not on them stays: the others have their places in the old generation's successor.
             assert_eq!(departing.successors, [(GenerationId(0), GenerationId(1))]);
-            assert_eq!(departing.generations[1].servers, ids(&[0, 2, 2, 0]));
+            assert_eq!(departing.generations[1].servers, ids(&[0, 2, 2, 0]), "{copies}");
             assert!(MapChange::Remove { servers: ids(&[1]), nodes: Vec::new() }.apply(&departing).is_none());
             let stays = applied(&departing, MapChange::Stay { servers: ids(&[3]) });
             assert_eq!((&stays.departing, &stays.generations[3].servers), (&ids(&[1]), &ids(&[0, 2, 3])));
@@ -220,6 +235,37 @@ mod tests {
             let all = applied(&stays, MapChange::Stay { servers: ids(&[1]) });
             assert_eq!(all.successors, []);
             assert!(MapChange::Stay { servers: ids(&[3]) }.apply(&stays).is_none(), "it stays already");
+        }
+    }
+
+    #[test]
+    fn those_that_stay_share_what_leaves_and_nothing_else_moves() {
+        use crate::placement::FileLayout;
+        use crate::{Ino, Rule};
+        use std::collections::BTreeMap;
+        let map = replicated(4, 1, &[&[0, 1, 2, 3]]);
+        let departing = depart(&map, &[1]);
+        for (width, placed) in [(0, false), (1, false), (2, false), (1, true)] {
+            let mut got: BTreeMap<u16, u32> = BTreeMap::new();
+            for ino in 0..600 {
+                let mut file =
+                    FileLayout { width, placed, ..FileLayout::spread(Ino(ino), 4096, GenerationId(0)) };
+                if placed {
+                    file.ranges[0].first = 1;
+                }
+                let after = file.restriped(&departing, Ino(ino), Rule::Metadata, &(0..u64::MAX));
+                for block in 0..12 {
+                    let at =
+                        |layout: &FileLayout| layout.server_at(&departing, block * 4096).expect("a server").0;
+                    match (at(&file), at(&after)) {
+                        (1, now) => *got.entry(now).or_default() += 1,
+                        (before, now) => assert_eq!(before, now),
+                    }
+                }
+            }
+            let all: u32 = got.values().sum();
+            let fair = |count: &u32| (all / 4..all / 2).contains(count);
+            assert!(got.keys().eq(&[0, 2, 3]) && got.values().all(fair), "width {width}: {got:?}");
         }
     }
 

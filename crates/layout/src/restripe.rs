@@ -123,8 +123,16 @@ impl FileLayout {
             return LayoutRange { generation, ..*old };
         };
         let first = match rule {
-            // The places are the same.
-            Rule::Metadata if before.len() == after.len() => old.first,
+            // The places are the same, one time or several.
+            Rule::Metadata if more.is_multiple_of(many) => {
+                let place = old.first % many;
+                let stays = after.get(place as usize) == before.get(place as usize);
+                let turns = u64::from(more / many);
+                match self.placed && !stays {
+                    true => place + many * (hash::number(Use::FirstServer, ino.0) % turns) as u32,
+                    false => old.first,
+                }
+            }
             _ if self.placed => {
                 let home = before.get((old.first % many) as usize);
                 let place = home.and_then(|home| after.iter().position(|server| server == home));
