@@ -11,7 +11,7 @@
 //! without us, and only what was sent to this process alone is passed on.
 
 use crate::args::RunArgs;
-use crate::copy::{self, Direction};
+use crate::copy::{self, How};
 use crate::error::{Error, exit};
 use crate::exec::{self, exec_error, is_about_program};
 use crate::home::{DaemonRecord, Home, random};
@@ -20,6 +20,7 @@ use crate::up::{self, Started};
 use crate::{down, status};
 use bivouac_daemon::controller::{ControlLink, LinkError};
 use bivouac_proto::control::ControlRequest;
+use bivouac_stage::Direction;
 use bivouac_transport::engine::budget::control;
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -69,7 +70,7 @@ pub fn run(home: &Home, args: &RunArgs) -> Result<ExitCode, Error> {
     let code = match outcome {
         Ok(status) => {
             *lock(&phase) = Phase::Flushing { ending: ending.clone(), warned: false };
-            match copy::copy_all(home, &name, &args.flush, Direction::Out, None) {
+            match copy::copy_all(home, &name, &args.flush, Direction::Out, &How::default()) {
                 Ok(()) => ExitCode::from(status),
                 Err(error) => {
                     error.show();
@@ -113,7 +114,7 @@ fn inside(
     if let Some(signal) = signals::interrupted() {
         return Err(Error::Interrupted(signal));
     }
-    copy::copy_all(home, name, &args.preload, Direction::In, None)?;
+    copy::copy_all(home, name, &args.preload, Direction::In, &How::default())?;
     let mut command = exec::command(home, name, args.access, &args.command)?;
     signals::unblock_in_child(&mut command);
     let child = {

@@ -91,6 +91,13 @@ pub(super) fn parse_heal_rate(text: &str) -> Result<u64, String> {
     }
 }
 
+pub(super) fn parse_max_rate(text: &str) -> Result<u64, String> {
+    crate::bench::parse_size(text)
+        .ok()
+        .filter(|rate| *rate >= 64 << 10)
+        .ok_or("bytes per second, 64K or more, for example 200M".into())
+}
+
 pub(super) fn parse_width(text: &str) -> Result<Width, String> {
     template::parse_width(text).map(Width).map_err(|e| e.to_string())
 }
