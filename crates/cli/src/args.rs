@@ -11,10 +11,11 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
 use std::num::NonZeroU16;
 use std::path::PathBuf;
+use std::time::Duration;
 pub use values::{BlockSize, Copy, Width};
 use values::{
-    parse_block_size, parse_flush, parse_heal_after, parse_heal_rate, parse_lease, parse_log_level,
-    parse_max_rate, parse_more, parse_mount, parse_name, parse_preload, parse_width,
+    parse_block_size, parse_flush, parse_heal_after, parse_heal_rate, parse_interval, parse_lease,
+    parse_log_level, parse_max_rate, parse_more, parse_mount, parse_name, parse_preload, parse_width,
 };
 
 /// Exit codes, as the help text ends.
@@ -74,6 +75,7 @@ when this program itself is killed, nothing stays behind.",
   bivouac run -- bash                                        a shell with /bivouac
   bivouac run --servers 4 --preload data:/in --flush /out:results -- make -C /bivouac/in
   bivouac run --hosts node1,node2 --storage /local/ssd --stats -- mpirun ./solver
+  bivouac run --flush-on-exit /out:results --flush-every 10m -- ./simulate     checkpoints while it runs
 
 If the command succeeds and a flush fails, the deployment is kept running, so that no result is lost: the message \
 says how to flush again and how to take it down (exit code 69). An interruption (Ctrl-C) of the command \
@@ -109,17 +111,32 @@ Examples:
     )]
     Mount(MountArgs),
     /// Copy a file or directory tree into a deployment.
-    #[command(after_long_help = "DST is the name of the copy itself, as with `cp -aT`.
+    #[command(
+        long_about = "Copy a file or directory tree into a deployment, with all its nodes. What is there already, by size and time of \
+change, is not copied again: after an interruption, repeat the command.",
+        after_long_help = "DST is the name of the copy itself, as with `cp -aT`.
+
+Patterns are as rsync's: `*` and `?` stop at slashes, `**` does not. A pattern with a slash at its beginning holds for the path \
+from SRC, one with a slash inside for the end of a path, any other for the last name; a slash at the end restricts it to directories.
 
 Examples:
   bivouac preload job ~/input /input       makes /bivouac/input
-  bivouac preload job ~/input/ /           the contents of input, into the mount itself")]
+  bivouac preload job ~/input/ /           the contents of input, into the mount itself
+  bivouac preload job ~/input /input --exclude '*.tmp' --streams 8 --max-rate 500M
+  bivouac preload job ~/input /input --include '*/' --include '*.dat' --exclude '*'
+  bivouac preload job ~/input /input --delete      an exact mirror"
+    )]
     Preload(PreloadArgs),
     /// Copy a file or directory tree out of a deployment.
-    #[command(after_long_help = "DST is the name of the copy itself, as with `cp -aT`.
+    #[command(
+        long_about = "Copy a file or directory tree out of a deployment, with all its nodes. What is there already, by size and time of \
+change, is not copied again: after an interruption, repeat the command. A file gets its name in DST when it is complete.",
+        after_long_help = "DST is the name of the copy itself, as with `cp -aT`. Patterns: `bivouac help preload`.
 
-Example:
-  bivouac flush job /results ~/results")]
+Examples:
+  bivouac flush job /results ~/results
+  bivouac flush job /results ~/results --changed    only what was created or changed since it was staged"
+    )]
     Flush(FlushArgs),
     /// Show or set how files are spread over the servers.
     #[command(
@@ -390,6 +407,12 @@ pub struct RunArgs {
     /// Copy SRC (in the mount) out to DST when the command has ended.
     #[arg(long, value_name = "SRC:DST", value_parser = parse_flush)]
     pub flush: Vec<Copy>,
+    /// Copy what was created or changed in SRC (in the mount) out to DST when the command has ended, and at once when SIGTERM comes.
+    #[arg(long, value_name = "SRC:DST", value_parser = parse_flush)]
+    pub flush_on_exit: Vec<Copy>,
+    /// Do that also every so often while the command runs, for example 10m: each file in a state that it had at one time.
+    #[arg(long, value_name = "TIME", value_parser = parse_interval, requires = "flush_on_exit")]
+    pub flush_every: Option<Duration>,
     /// Leave the storage, so that `bivouac up NAME` brings the data back.
     #[arg(long)]
     pub keep: bool,

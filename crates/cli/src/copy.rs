@@ -9,7 +9,7 @@ use crate::text::{count, plural, size};
 use crate::workers;
 use bivouac_client::Client;
 use bivouac_node::Environment;
-use bivouac_stage::{Direction, Filter, Job, Options, Record, Report, StageError};
+use bivouac_stage::{Direction, Filter, Job, Options, Others, Record, Report, StageError};
 use std::ffi::OsString;
 use std::io::{IsTerminal, Read};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -45,8 +45,15 @@ impl How {
 
     /// Whether only what was changed since it was staged is copied, and also over what was changed in the backend meanwhile.
     pub fn changed(mut self, changed: bool, force: bool) -> How {
-        (self.options.changed, self.options.force) = (changed, force);
+        self.options.changed = changed;
+        self.options.others = if force { Others::Overwritten } else { Others::Kept };
         self
+    }
+
+    /// What was changed, as `run` flushes it: an earlier job's results are replaced, as by a plain flush.
+    pub fn checkpoint() -> How {
+        let options = Options { changed: true, others: Others::KeptIfStaged, ..Options::default() };
+        How { options }
     }
 }
 

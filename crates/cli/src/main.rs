@@ -6,7 +6,7 @@
 //!
 //! - [`args`]: the command line. [`error`]: causes, remedies, exit codes.
 //! - [`home`]: a deployment's directory. [`hosts`]: which machines. [`launch`]: starting daemons there.
-//! - [`up`], [`down`], [`exec`], [`run`], [`mount`] (with [`mounts`]), [`copy`] (with [`workers`]), [`layout`], [`status`], [`verify`]: the
+//! - [`up`], [`down`], [`exec`], [`run`], [`mount`] (with [`mounts`]), [`copy`] (with [`workers`] and [`checkpoints`]), [`layout`], [`status`], [`verify`]: the
 //!   subcommands.
 //! - [`bench`]: the load generator. [`printing`]: `println!` and the like, in this crate.
 //! - [`daemon`]: the hidden subcommand that launchers call.
@@ -18,6 +18,7 @@ mod printing;
 mod access;
 mod args;
 mod bench;
+mod checkpoints;
 mod copy;
 mod daemon;
 mod down;

@@ -48,10 +48,22 @@ pub struct Options {
     pub delete: bool,
     /// Copy only what was changed since it was staged; needs a record.
     pub changed: bool,
-    /// With `changed`: overwrite also what was changed in the backend meanwhile.
-    pub force: bool,
+    /// With `changed`: what happens to files in the backend that others have changed.
+    pub others: Others,
     /// Show a progress bar if standard error is a terminal.
     pub progress: bool,
+}
+
+/// What happens to files in the backend that are not as they were when they were staged.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Others {
+    /// They are kept, and reported.
+    #[default]
+    Kept,
+    /// So are those that were staged; those that the record does not know are overwritten.
+    KeptIfStaged,
+    /// They are overwritten.
+    Overwritten,
 }
 
 /// What to copy, and where.

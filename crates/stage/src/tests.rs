@@ -1,6 +1,6 @@
 //! Copies between two local directories: coordinator, workers, and the local side of both.
 
-use crate::coordinator::{Job, Link, Options, copy};
+use crate::coordinator::{Job, Link, Options, Others, copy};
 use crate::filter::Filter;
 use crate::local::Local;
 use crate::record::Record;
@@ -449,7 +449,7 @@ fn only_what_was_changed_since_it_was_staged_is_copied_and_nothing_over_others_c
     );
     assert_eq!(fs::read(place.to("both")).expect("there"), b"theirs");
     assert_eq!(fs::read(place.to("sneaky")).expect("there"), fs::read(place.from("sneaky")).expect("there"));
-    changed.force = true;
+    changed.others = Others::Overwritten;
     let report = copy(&changed);
     assert_eq!((report.files, report.failed), (1, Vec::new()));
     assert_eq!(fs::read(place.to("both")).expect("there"), b"mine");

@@ -1,6 +1,6 @@
 //! What is to be done about one entry.
 
-use super::Options;
+use super::{Options, Others};
 use crate::tree::{Kind, Meta, State};
 
 /// What is to be done about one entry.
@@ -46,7 +46,12 @@ pub(super) fn decide(
             if is_complete(here, there) && !options.checksum {
                 return Decision::Complete;
             }
-            if !options.force {
+            let keeps = match options.others {
+                Others::Kept => true,
+                Others::KeptIfStaged => recorded.outside.is_some(),
+                Others::Overwritten => false,
+            };
+            if keeps {
                 return Decision::Conflict;
             }
         }
@@ -137,7 +142,15 @@ mod tests {
         let other = file(5, 50, 200);
         assert_eq!(is(file(5, 8, 10), Some(other), &options), Decision::Conflict);
         assert_eq!(is(file(5, 8, 10), None, &options), Decision::Copy);
-        options.force = true;
+        options.others = Others::Overwritten;
         assert_eq!(is(file(5, 8, 10), Some(other), &options), Decision::Copy);
+        // Nobody has staged what is there.
+        let is =
+            |options: &Options| decide(&file(5, 8, 10), Some(&other), Recorded::default(), options, true);
+        for (others, expected) in [(Others::Kept, Decision::Conflict), (Others::KeptIfStaged, Decision::Copy)]
+        {
+            options.others = others;
+            assert_eq!(is(&options), expected);
+        }
     }
 }

@@ -11,7 +11,7 @@ const LONGEST: u64 = 256 << 20;
 
 /// Files whose blocks have at least so many bytes are divided by blocks, so that each worker moves those of its own server;
 /// shorter ones would make short requests to the backend.
-const LONG_BLOCK: u64 = 1 << 20;
+const LONG_BLOCK: u64 = 512 << 10;
 
 /// How often a file that changes is copied.
 const ATTEMPTS: u8 = 3;
@@ -161,7 +161,7 @@ mod tests {
             }
             assert_eq!(covered, size);
         }
-        let short = Turns { block: MIB / 2, nodes: vec![1, 2] };
+        let short = Turns { block: MIB / 4, nodes: vec![1, 2] };
         assert!(sections(100 * MIB, Some(short), 4).iter().all(|(_, only)| only.is_none()));
     }
 }
