@@ -20,8 +20,8 @@ use crate::filter::Filter;
 use crate::progress::Progress;
 use crate::record::Record;
 use crate::report::{Report, StageError};
-use crate::tree::{Meta, join};
-use crate::wire::{Copied, Direction, Item, Outcome, Task};
+use crate::tree::{Kind, Meta, State, join};
+use crate::wire::{Copied, Direction, How, Item, Outcome, Task};
 use crew::{Crew, Heard};
 use large::Large;
 use queue::Queue;
@@ -81,6 +81,16 @@ pub struct Job {
     pub deployment: u64,
 }
 
+/// What is recorded of a file on one side: its inode's number, and its state.
+type Noted = (u64, State);
+
+/// A file that got further names.
+struct Linked {
+    names: Vec<Vec<u8>>,
+    source: Noted,
+    target: Noted,
+}
+
 /// How often a task is given to another worker when one has died over it.
 const TASK_LIVES: u8 = 3;
 
@@ -101,6 +111,8 @@ struct Coordinator<'a> {
     /// Files with several names: the first one.
     names: HashMap<(u64, u64), entries::First>,
     links: Vec<Item>,
+    /// Files that got further names, by their first one.
+    linked: HashMap<Vec<u8>, Linked>,
     /// What is deleted: files; directories.
     deleted: (Vec<Item>, Vec<Item>),
     large: HashMap<Vec<u8>, Large>,
@@ -130,6 +142,7 @@ pub fn copy(
         broken: HashSet::new(),
         names: HashMap::new(),
         links: Vec::new(),
+        linked: HashMap::new(),
         deleted: Default::default(),
         large: HashMap::new(),
         lost: HashMap::new(),
@@ -153,6 +166,9 @@ pub fn copy(
     }
     coordinator.crew.end();
     done?;
+    // In the order of their paths, whatever order they were found in.
+    report.planned.sort();
+    report.failed.sort();
     report.seconds = begun.elapsed().as_secs_f64();
     Ok(report)
 }
@@ -171,6 +187,9 @@ impl Coordinator<'_> {
         let links = std::mem::take(&mut self.links);
         self.put_items(links);
         self.run()?;
+        for (_, Linked { names, source, target }) in std::mem::take(&mut self.linked) {
+            names.iter().for_each(|name| self.note(name, source, target));
+        }
         self.delete()?;
         self.directory_metas()
     }
@@ -294,9 +313,7 @@ impl Coordinator<'_> {
     }
 
     /// Notes what came of an item or a large file.
-    fn copied(&mut self, path: &[u8], how: &crate::wire::How, copied: Copied) {
-        use crate::tree::Kind;
-        use crate::wire::How;
+    fn copied(&mut self, path: &[u8], how: &How, copied: Copied) {
         match copied {
             Copied::Done { kind, bytes, source, target, identity, target_identity } => {
                 self.report.bytes += bytes;
@@ -308,20 +325,18 @@ impl Coordinator<'_> {
                         self.progress.done();
                     }
                 }
-                self.note(path, (identity, source), (target_identity, target));
+                let (source, target) = ((identity, source), (target_identity, target));
+                match how {
+                    How::Link(first) => self.linked(first, path, source, target),
+                    _ => self.note(path, source, target),
+                }
             }
             Copied::Same { source, target, identity, target_identity } => {
                 self.report.unchanged += 1;
                 self.progress.done();
                 self.note(path, (identity, source), (target_identity, target));
             }
-            Copied::Settled => match how {
-                How::Remove => self.report.deleted += 1,
-                _ => {
-                    self.report.files += 1;
-                    self.progress.done();
-                }
-            },
+            Copied::Settled => self.report.deleted += 1,
             Copied::Failed(why) => self.failed(path, &why),
             Copied::LeftOut(why) => {
                 self.report.left_out.push((shown(&join(&self.job.source, path)), why));
@@ -330,8 +345,18 @@ impl Coordinator<'_> {
         }
     }
 
+    /// A file got another name, and with it a new time of change: what it is with its last name counts for all of them.
+    fn linked(&mut self, first: &[u8], path: &[u8], source: Noted, target: Noted) {
+        let linked = self.linked.entry(first.to_vec());
+        let linked = linked.or_insert_with(|| Linked { names: vec![first.to_vec()], source, target });
+        linked.names.push(path.to_vec());
+        if target.1.ctime > linked.target.1.ctime {
+            (linked.source, linked.target) = (source, target);
+        }
+    }
+
     /// Records that a file is the same on both sides.
-    fn note(&mut self, path: &[u8], source: (u64, crate::tree::State), target: (u64, crate::tree::State)) {
+    fn note(&mut self, path: &[u8], source: Noted, target: Noted) {
         let outside = join(&self.backend, path);
         match self.job.direction {
             Direction::In => {

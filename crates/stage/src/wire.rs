@@ -176,7 +176,7 @@ pub(crate) enum Copied {
         identity: u64,
         target_identity: u64,
     },
-    /// Removed, or a link made, or attributes set.
+    /// Removed.
     Settled,
     Failed(String),
     /// The destination cannot hold it, though nothing is wrong.

@@ -22,9 +22,11 @@ impl Worker {
                 other => other.map(|()| Copied::Settled),
             },
             (How::Remove, _) => self.trees.to.remove(&there).map(|()| Copied::Settled),
-            (How::Link(first), _) => {
-                self.trees.to.make_link(&self.destination(first), &there).map(|()| Copied::Settled)
-            }
+            (How::Link(first), _) => self
+                .trees
+                .to
+                .make_link(&self.destination(first), &there)
+                .and_then(|()| self.made(&there, &item.meta)),
             (How::Attributes, _) => self.settle_attributes(&here, &there, &item.meta, left_out),
             (How::Compare, Kind::File) => self.compare(&here, &there, item, buffers, left_out),
             (_, Kind::File) => self.file(&here, &there, &item.meta, buffers, left_out),
