@@ -30,7 +30,9 @@ pub fn contents(directory: &Path) -> Vec<(PathBuf, Vec<u8>)> {
                 let name = entry.strip_prefix(directory).expect("below").to_owned();
                 match fs::read(&entry) {
                     Ok(content) => found.push((name, content)),
-                    Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::NotFound, "{}", entry.display()),
+                    Err(error) => {
+                        assert_eq!(error.kind(), std::io::ErrorKind::NotFound, "{}", entry.display())
+                    }
                 }
             }
         }

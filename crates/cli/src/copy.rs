@@ -128,8 +128,15 @@ fn record(deployment: Option<&Deployment>, path: &Path, how: &How) -> Result<Rec
     if deployment.is_none() || how.options.dry_run && !how.options.changed {
         return Ok(Record::default());
     }
-    let opened = Record::open(path, how.options.changed);
-    opened.map_err(|cause| Error::file("open", path, cause))
+    match Record::open(path, how.options.changed) {
+        Ok(record) => Ok(record),
+        // The copy itself does not need it.
+        Err(cause) if !how.options.changed => {
+            eprintln!("bivouac: {}: {cause}; `flush --changed` will flush everything", path.display());
+            Ok(Record::default())
+        }
+        Err(cause) => Err(Error::file("open", path, cause)),
+    }
 }
 
 /// Copies several trees into the deployment `name`, or out of it. Tries all of them, even if others fail.

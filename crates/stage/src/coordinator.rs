@@ -202,7 +202,8 @@ impl Coordinator<'_> {
                 return Ok(());
             }
             match self.crew.hear() {
-                Heard::Done { task, outcome, left_out } => {
+                Heard::Done(done) => {
+                    let crew::Done { task, outcome, left_out } = *done;
                     self.report
                         .left_out
                         .extend(left_out.into_iter().map(|(path, what)| (shown(&path), what)));

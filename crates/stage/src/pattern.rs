@@ -40,11 +40,11 @@ impl Pattern {
         if self.anchored {
             return matches(&self.glob, path);
         }
-        let starts = path.iter().enumerate().filter(|&(_, &byte)| byte == b'/').map(|(at, _)| at + 1);
+        let mut starts = path.iter().enumerate().filter(|&(_, &byte)| byte == b'/').map(|(at, _)| at + 1);
         if self.whole_path {
             return starts.chain([0]).any(|start| matches(&self.glob, &path[start..]));
         }
-        let start = starts.last().unwrap_or(0);
+        let start = starts.next_back().unwrap_or(0);
         matches(&self.glob, &path[start..])
     }
 }

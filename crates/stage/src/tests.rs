@@ -8,7 +8,7 @@ use crate::report::{Report, StageError};
 use crate::wire::Direction;
 use crate::worker::{self, Trees};
 use std::fs::{self, File};
-use std::io::{self, Write};
+use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};

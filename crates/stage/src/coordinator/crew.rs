@@ -57,9 +57,16 @@ enum Event {
     Gone(String),
 }
 
+/// A task that is done.
+pub(super) struct Done {
+    pub(super) task: Task,
+    pub(super) outcome: Outcome,
+    pub(super) left_out: Vec<(Vec<u8>, String)>,
+}
+
 /// What a worker has said.
 pub(super) enum Heard {
-    Done { task: Task, outcome: Outcome, left_out: Vec<(Vec<u8>, String)> },
+    Done(Box<Done>),
     Moved(u64),
     Lost { member: String, why: String, tasks: Vec<Task> },
     Nothing,
@@ -70,6 +77,7 @@ pub(super) struct Crew {
     events: Receiver<(usize, Event)>,
     heard: VecDeque<Heard>,
     next_task: u64,
+    /// As the user wants it; 0: as many as suit the workers.
     streams: usize,
     max_rate: Option<u64>,
     keeps_owners: bool,
@@ -137,7 +145,7 @@ impl Crew {
 
     /// Streams of all workers together.
     pub(super) fn streams(&self) -> usize {
-        self.streams
+        if self.streams == 0 { default_streams(self.members.len()) } else { self.streams }
     }
 
     /// Whether owners are kept.
@@ -198,15 +206,16 @@ impl Crew {
 
     /// Gives workers what they have room for.
     pub(super) fn assign(&mut self, queue: &mut Queue) -> Result<(), StageError> {
-        let share = self.streams.div_ceil(self.members.len().max(1)).clamp(1, MOST_STREAMS);
+        let streams = self.streams();
+        let share = streams.div_ceil(self.members.len().max(1)).clamp(1, MOST_STREAMS);
         loop {
             let busy: usize = self.members.values().map(|member| member.busy.len()).sum();
-            if busy >= self.streams {
+            if busy >= streams {
                 return Ok(());
             }
             let free = self.members.values_mut().filter(|member| member.busy.len() < share);
             let Some(member) = free.min_by_key(|member| member.busy.len()) else { return Ok(()) };
-            let Some(task) = queue.next(member.node.unwrap_or(u16::MAX), AHEAD * self.streams) else {
+            let Some(task) = queue.next(member.node.unwrap_or(u16::MAX), AHEAD * streams) else {
                 return Ok(());
             };
             let id = self.next_task;
@@ -227,7 +236,7 @@ impl Crew {
                 member.heard = Instant::now();
                 match answer {
                     Answer::Done { id, outcome, left_out } => match member.busy.remove(&id) {
-                        Some(task) => Heard::Done { task, outcome, left_out },
+                        Some(task) => Heard::Done(Box::new(Done { task, outcome, left_out })),
                         None => Heard::Nothing,
                     },
                     Answer::Alive { moved } => {
@@ -342,6 +351,10 @@ impl Crew {
             }
         });
     }
+}
+
+fn default_streams(workers: usize) -> usize {
+    (STREAMS * workers).clamp(STREAMS, MOST_STREAMS)
 }
 
 impl Member {

@@ -25,8 +25,14 @@ impl Worker {
         let meta = source.meta()?;
         let part = self.trees.to.part_name(&there, &self.setup.run);
         let target = self.trees.to.create(&part)?;
-        self.attributes(&here, &meta, |name, value| target.set_attribute(name, value), left_out)?;
-        target.set_len(meta.size)?;
+        let filled = self
+            .attributes(&here, &meta, |name, value| target.set_attribute(name, value), left_out)
+            .and_then(|()| target.set_len(meta.size));
+        if let Err(error) = filled {
+            drop(target);
+            let _ = self.trees.to.remove(&part);
+            return Err(error);
+        }
         Ok((meta, target.turns().or_else(|| source.turns())))
     }
 
