@@ -256,7 +256,7 @@ impl Directory {
         });
         agents.for_each(|directory| remove_voter(&directory));
         // The record is removed last, except for the lock: until then `down` can be repeated.
-        for name in [KEY, "key.new", "daemons.json.new", STAGED, FLUSHING, RECORD, LOCK] {
+        for name in [KEY, "key.new", "daemons.json.new", STAGED, "staged.new", FLUSHING, RECORD, LOCK] {
             remove_file(&self.path.join(name))?;
         }
         match std::fs::remove_dir(&self.path) {

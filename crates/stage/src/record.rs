@@ -5,7 +5,9 @@
 //! number and its path, so that one that was renamed, or that took another's place, counts as new; outside by its path.
 //!
 //! The record is one file in the deployment's directory, to which each copy appends entries of a fixed length with a checksum;
-//! later ones replace earlier ones. What a crash has torn off at the end is ignored: what is missing is copied once more.
+//! later ones replace earlier ones. What a crash has torn off at the end is ignored: what is missing is copied once more. When most
+//! entries have been replaced, who reads the record writes it anew. (What another copy notes at that moment may be lost, and with it
+//! the same as by a crash.)
 
 use crate::tree::State;
 use std::collections::HashMap;
@@ -17,6 +19,8 @@ use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
 /// An entry: key, size, two times, checksum.
 const ENTRY: usize = 16 + 3 * 8 + 8;
+/// So many entries may have been replaced, besides as many as there are, before the record is written anew.
+const REPLACED: usize = 10_000;
 /// So much is collected before it is written, bytes.
 const COLLECTED: usize = 64 << 10;
 
@@ -41,6 +45,9 @@ impl Record {
             let mut bytes = Vec::new();
             file.read_to_end(&mut bytes)?;
             states = bytes.chunks_exact(ENTRY).filter_map(decode).collect();
+            if bytes.len() / ENTRY > 2 * states.len() + REPLACED {
+                file = write_anew(path, &states)?;
+            }
         }
         // After an entry that was torn off, entries would not be found at their places.
         let torn = file.metadata()?.len() % ENTRY as u64;
@@ -59,7 +66,10 @@ impl Record {
     /// Notes a file that is the same on both sides.
     pub(crate) fn note(&mut self, (ino, inside): (u64, &[u8]), is: State, outside: &[u8], was: State) {
         for (key, state) in [(inside_key(ino, inside), is), (outside_key(outside), was)] {
-            self.pending.extend(encode(key, state));
+            // As far as it was read. A preload does not read what was staged before.
+            if self.states.get(&key) != Some(&state) {
+                self.pending.extend(encode(key, state));
+            }
         }
         if self.pending.len() >= COLLECTED {
             self.write();
@@ -79,6 +89,24 @@ impl Record {
         self.write();
         self.failed.take()
     }
+}
+
+/// Writes a record with the entries that count, and opens it.
+fn write_anew(path: &Path, states: &HashMap<u128, State>) -> io::Result<File> {
+    let mut fresh = path.as_os_str().to_owned();
+    fresh.push(".new");
+    let mut options = OpenOptions::new();
+    options.append(true).create(true).truncate(false).mode(0o600);
+    options.custom_flags(rustix::fs::OFlags::NOFOLLOW.bits() as i32);
+    let mut file = options.open(&fresh)?;
+    // A command that was killed may have left something.
+    file.set_len(0)?;
+    for some in states.iter().collect::<Vec<_>>().chunks(COLLECTED / ENTRY) {
+        let bytes: Vec<u8> = some.iter().flat_map(|(key, state)| encode(**key, **state)).collect();
+        file.write_all(&bytes)?;
+    }
+    std::fs::rename(&fresh, path)?;
+    Ok(file)
 }
 
 fn inside_key(ino: u64, path: &[u8]) -> u128 {
@@ -145,5 +173,31 @@ mod tests {
         assert_eq!(record.outside(b"/out/a"), Some(state(4)));
         assert_eq!(record.inside(8, b"b"), Some(state(5)));
         assert_eq!((record.inside(8, b"a"), record.outside(b"a")), (None, None));
+    }
+
+    #[test]
+    fn a_record_does_not_grow_with_each_repetition() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("staged");
+        let length = || std::fs::metadata(&path).expect("there").len();
+        // A copy that does not read the record notes everything again.
+        for _ in 0..10 {
+            let mut record = Record::open(&path, false).expect("opened");
+            for number in 0..1000 {
+                record.note((number, b"a"), state(number), b"/out", state(number));
+            }
+            assert!(record.end().is_none());
+        }
+        assert_eq!(length(), 20_000 * ENTRY as u64);
+        let mut record = Record::open(&path, true).expect("opened");
+        assert_eq!(length(), 1001 * ENTRY as u64);
+        for number in 0..1000 {
+            assert_eq!(record.inside(number, b"a"), Some(state(number)));
+            record.note((number, b"a"), state(number), b"/out", state(999));
+        }
+        record.note((7, b"b"), state(1), b"/out", state(999));
+        assert!(record.end().is_none());
+        assert_eq!(length(), 1002 * ENTRY as u64, "what is known is not noted again");
+        assert_eq!(Record::open(&path, true).expect("opened").inside(7, b"b"), Some(state(1)));
     }
 }

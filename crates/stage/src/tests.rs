@@ -5,14 +5,16 @@ use crate::filter::Filter;
 use crate::local::Local;
 use crate::record::Record;
 use crate::report::{Report, StageError};
-use crate::wire::Direction;
+use crate::wire::{self, Answer, Direction, Order, Setup};
 use crate::worker::{self, Trees};
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant, SystemTime};
 
 /// A worker in a thread of this process, which seems to die after it has said so many bytes.
 fn worker(node: u16, lives: u64) -> Link {
@@ -490,4 +492,85 @@ fn a_limited_rate_is_kept_by_all_workers_together() {
     assert_eq!(report.bytes, 6 << 20);
     // The first piece of each worker need not wait.
     assert!(report.seconds > 0.3, "{}", report.seconds);
+}
+
+/// A worker that counts the tasks under way in `busy.0`, and in `busy.1` the most that there were.
+fn counted(node: u16, busy: Arc<(AtomicUsize, AtomicUsize)>) -> Link {
+    let Link { mut input, mut output, .. } = worker(node, u64::MAX);
+    let (mut orders, forwarded) = io::pipe().expect("a pipe");
+    let (answered, mut answers) = io::pipe().expect("a pipe");
+    let begun = busy.clone();
+    std::thread::spawn(move || {
+        while let Ok(Some(order)) = wire::receive::<Order>(&mut orders) {
+            if matches!(order, Order::Task(..)) {
+                begun.1.fetch_max(begun.0.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+            }
+            wire::send(&mut input, &order).expect("the worker listens");
+        }
+    });
+    std::thread::spawn(move || {
+        let mut magic = [0; 8];
+        output
+            .read_exact(&mut magic)
+            .and_then(|()| io::Write::write_all(&mut answers, &magic))
+            .expect("a worker");
+        while let Ok(Some(answer)) = wire::receive::<Answer>(&mut output) {
+            if matches!(answer, Answer::Done { .. }) {
+                busy.0.fetch_sub(1, Ordering::SeqCst);
+            }
+            if wire::send(&mut answers, &answer).is_err() {
+                return;
+            }
+        }
+    });
+    let end = Box::new(|_| String::new());
+    Link { name: String::new(), serves: true, input: Box::new(forwarded), output: Box::new(answered), end }
+}
+
+#[test]
+fn all_workers_together_have_no_more_streams_than_allowed() {
+    let place = Place::new();
+    for number in 0..40 {
+        fs::create_dir(place.from(&number.to_string())).expect("a directory");
+        fs::write(place.from(&format!("{number}/file")), pattern(300_000)).expect("a file");
+    }
+    for streams in [1, 2, 5] {
+        let busy: Arc<(AtomicUsize, AtomicUsize)> = Arc::default();
+        // Before there is any work, each is asked at once what it sees.
+        let workers = (0..streams as u16).map(|node| counted(node, busy.clone())).collect();
+        let options = Options { streams, ..options() };
+        let report = place.copy_with(workers, &options, &mut Record::default()).expect("begun");
+        assert_eq!((report.files, report.failed), (40, Vec::new()));
+        assert_eq!(busy.1.load(Ordering::SeqCst), streams, "all that are allowed, and no more");
+        fs::remove_dir_all(place.to("")).expect("removed");
+    }
+}
+
+#[test]
+fn a_worker_that_does_not_hear_the_command_any_more_ends_before_its_work_is_given_to_others() {
+    let (orders, mut input) = io::pipe().expect("a pipe");
+    let (_output, answers) = io::pipe().expect("a pipe");
+    let (fenced, fence) = std::sync::mpsc::channel();
+    let setup = Setup {
+        name: String::new(),
+        direction: Direction::In,
+        source: b"/".to_vec(),
+        destination: b"/".to_vec(),
+        run: "1-1".into(),
+        threads: 1,
+        rate: 0,
+        verify: false,
+    };
+    let begun = Instant::now();
+    wire::send(&mut input, &Order::Setup(setup)).expect("sent");
+    std::thread::spawn(move || {
+        let trees = Trees { from: Box::new(Local), to: Box::new(Local), node: 0 };
+        worker::work(orders, answers, move || drop(fenced.send(())), |_| Ok(trees))
+    });
+    for _ in 0..3 {
+        std::thread::sleep(Duration::from_secs(1));
+        wire::send(&mut input, &Order::Alive).expect("sent");
+    }
+    fence.recv_timeout(bivouac_testing::HANG).expect("it ends");
+    assert!(begun.elapsed() > Duration::from_secs(12), "as long as it hears the command, it works");
 }
