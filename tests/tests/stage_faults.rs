@@ -56,6 +56,32 @@ fn a_killed_command_leaves_no_worker_and_its_repetition_continues() {
 }
 
 #[test]
+fn a_command_that_was_suspended_goes_on() {
+    let site = Site::new("stage-suspended");
+    let name = site.up(1);
+    let from = site.path("from");
+    make_tree(&from, 4, 20, 100_000);
+    let words = ["preload", &name, &from.display().to_string(), "/in", "--max-rate", "256K"];
+    let child = site.command(words).stderr(Stdio::piped()).spawn().expect("starts");
+    let copied = || site.sh(&name, "find /bivouac/in -type f | wc -l").out.trim().parse().unwrap_or(0);
+    eventually("it copies", || copied() > 3);
+    Site::kill(child.id() as i32, Signal::STOP);
+    // Longer than a worker goes on without the command.
+    let mut before: u32 = copied();
+    eventually("the worker pauses", || {
+        std::thread::sleep(std::time::Duration::from_secs(2));
+        let after: u32 = copied();
+        std::mem::replace(&mut before, after) == after
+    });
+    std::thread::sleep(std::time::Duration::from_secs(11));
+    assert!(workers(&site).len() == 1 && copied() < 80, "it waits");
+    Site::kill(child.id() as i32, Signal::CONT);
+    let done = Finished::of(child.wait_with_output().expect("ends"));
+    assert!(done.code == 0 && !done.err.contains("was lost"), "{}", done.err);
+    assert_same(&site, &name, "/in", &from);
+}
+
+#[test]
 fn a_full_backend_is_told_by_file_and_holds_whole_files_only() {
     if skipped_without_root("mounting a file system") {
         return;

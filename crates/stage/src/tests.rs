@@ -5,7 +5,7 @@ use crate::filter::Filter;
 use crate::local::Local;
 use crate::record::Record;
 use crate::report::{Report, StageError};
-use crate::wire::{self, Answer, Direction, Order, Setup};
+use crate::wire::{self, Answer, Direction, Order};
 use crate::worker::{self, Trees};
 use std::fs::{self, File};
 use std::io;
@@ -14,7 +14,7 @@ use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, PermissionsExt, symli
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
 /// A worker in a thread of this process, which seems to die after it has said so many bytes.
 fn worker(node: u16, lives: u64) -> Link {
@@ -544,33 +544,4 @@ fn all_workers_together_have_no_more_streams_than_allowed() {
         assert_eq!(busy.1.load(Ordering::SeqCst), streams, "all that are allowed, and no more");
         fs::remove_dir_all(place.to("")).expect("removed");
     }
-}
-
-#[test]
-fn a_worker_that_does_not_hear_the_command_any_more_ends_before_its_work_is_given_to_others() {
-    let (orders, mut input) = io::pipe().expect("a pipe");
-    let (_output, answers) = io::pipe().expect("a pipe");
-    let (fenced, fence) = std::sync::mpsc::channel();
-    let setup = Setup {
-        name: String::new(),
-        direction: Direction::In,
-        source: b"/".to_vec(),
-        destination: b"/".to_vec(),
-        run: "1-1".into(),
-        threads: 1,
-        rate: 0,
-        verify: false,
-    };
-    let begun = Instant::now();
-    wire::send(&mut input, &Order::Setup(setup)).expect("sent");
-    std::thread::spawn(move || {
-        let trees = Trees { from: Box::new(Local), to: Box::new(Local), node: 0 };
-        worker::work(orders, answers, move || drop(fenced.send(())), |_| Ok(trees))
-    });
-    for _ in 0..3 {
-        std::thread::sleep(Duration::from_secs(1));
-        wire::send(&mut input, &Order::Alive).expect("sent");
-    }
-    fence.recv_timeout(bivouac_testing::HANG).expect("it ends");
-    assert!(begun.elapsed() > Duration::from_secs(12), "as long as it hears the command, it works");
 }

@@ -53,8 +53,10 @@ pub(crate) enum Order {
     Task(u64, Task),
     /// Where the copy goes, if that was found out only now.
     Destination(Vec<u8>),
-    /// The command is alive.
-    Alive,
+    /// The command is alive, and answers the question of this number.
+    Alive {
+        answer: u64,
+    },
     /// The worker's share of the allowed rate, when other workers have gone.
     Rate(u64),
 }
@@ -216,8 +218,8 @@ pub(crate) enum Answer {
     Unfit(String),
     /// A task is done; with it, what was left out: paths and reasons.
     Done { id: u64, outcome: Outcome, left_out: Vec<(Vec<u8>, String)> },
-    /// It is alive, and has moved so many bytes so far.
-    Alive { moved: u64 },
+    /// It is alive, has moved so many bytes so far, and has asked the question of this number.
+    Alive { moved: u64, question: u64 },
 }
 
 /// Writes a frame.

@@ -6,29 +6,27 @@
 //!
 //! The end of its standard input means that the command is gone, however that came. The worker then removes the temporary
 //! files that it is writing, and ends in the middle of whatever it does; its process is not to outlive the command. One that
-//! does not hear from the command any more ends, too, and before the command gives its work to others ([`LEASE`]): so a file is
-//! never written by two at once.
+//! does not hear from the command any more [pauses](pulse), and before the command gives its work to others: so a file is never
+//! written by two at once.
 
 mod contents;
 mod items;
 mod large;
+mod pulse;
 
 use crate::rate::Throttle;
 use crate::tree::{Kind, Meta, Tree, join, parent};
 use crate::wire::{self, Answer, Entry, Order, Outcome, Setup, Side, Task};
 use contents::Buffers;
+use pulse::Pulse;
 use std::collections::HashSet;
 use std::io::{self, Read, Write};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, mpsc};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-/// How often the command hears that the worker is alive.
-pub(crate) const ALIVE: Duration = Duration::from_millis(500);
-
-/// How often a worker hears that the command is alive, and how long after that it goes on.
+/// How often a worker hears that the command is alive.
 pub(crate) const PING: Duration = Duration::from_secs(2);
-const LEASE: Duration = Duration::from_secs(10);
 
 /// The two trees that a worker copies between, and its node's number.
 pub(crate) struct Trees {
@@ -48,10 +46,18 @@ struct Worker {
     /// Temporary files that only this worker knows.
     parts: Mutex<HashSet<Vec<u8>>>,
     out: Mutex<Box<dyn Write + Send>>,
-    /// When the command was heard last.
-    heard: Mutex<Instant>,
-    /// The command has gone: whatever is under way ends.
-    stopped: AtomicBool,
+    pulse: Pulse,
+}
+
+/// Ends the process if its thread panics, so that others get its tasks.
+struct EndsWithPanic;
+
+impl Drop for EndsWithPanic {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            std::process::abort();
+        }
+    }
 }
 
 /// What could not be kept, for a task's answer.
@@ -63,7 +69,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// Works until the command closes `input`. Threads that are in the middle of a task then are left behind: the caller ends
-/// the process. `fence` is called if the command is not heard any more: it ends the process at once.
+/// the process. `fence` is called if the command is not heard for very long: it ends the process at once.
 pub(crate) fn work(
     mut input: impl Read,
     output: impl Write + Send + 'static,
@@ -86,8 +92,7 @@ pub(crate) fn work(
         moved: AtomicU64::new(0),
         parts: Mutex::default(),
         out: Mutex::new(out),
-        heard: Mutex::new(Instant::now()),
-        stopped: AtomicBool::new(false),
+        pulse: Pulse::default(),
     });
     let (tasks, queue) = mpsc::channel();
     let queue = Arc::new(Mutex::new(queue));
@@ -98,26 +103,28 @@ pub(crate) fn work(
     let alive = worker.clone();
     let (stopped, stops) = mpsc::channel::<()>();
     std::thread::spawn(move || {
-        while let Err(mpsc::RecvTimeoutError::Timeout) = stops.recv_timeout(ALIVE) {
+        while let Err(mpsc::RecvTimeoutError::Timeout) = stops.recv_timeout(pulse::TICK) {
             let moved = alive.moved.load(Ordering::Relaxed);
-            if lock(&alive.heard).elapsed() > LEASE {
-                alive.stopped.store(true, Ordering::Relaxed);
+            if alive.pulse.tick() {
                 fence();
             }
-            alive.answer(&Answer::Alive { moved });
+            alive.answer(&Answer::Alive { moved, question: alive.pulse.question() });
         }
     });
     while let Some(order) = wire::receive(&mut input)? {
-        *lock(&worker.heard) = Instant::now();
+        worker.pulse.heard(match order {
+            Order::Alive { answer } => Some(answer),
+            _ => None,
+        });
         match order {
             Order::Task(id, task) => drop(tasks.send((id, task))),
             Order::Destination(root) => *worker.root.write().unwrap_or_else(PoisonError::into_inner) = root,
             Order::Rate(rate) => worker.throttle.set(rate),
-            Order::Setup(_) | Order::Alive => {}
+            Order::Setup(_) | Order::Alive { .. } => {}
         }
     }
     drop(stopped);
-    worker.stopped.store(true, Ordering::Relaxed);
+    worker.pulse.end();
     for part in lock(&worker.parts).drain() {
         let _ = worker.trees.to.remove(&part);
     }
@@ -127,9 +134,11 @@ pub(crate) fn work(
 impl Worker {
     fn serve(&self, queue: &Mutex<mpsc::Receiver<(u64, Task)>>) {
         let mut buffers = Buffers::default();
+        // A task that is never answered would be waited for without end.
+        let _guard = EndsWithPanic;
         loop {
             let Ok((id, task)) = lock(queue).recv() else { return };
-            if self.stopped.load(Ordering::Relaxed) {
+            if self.pulse.go_on().is_err() {
                 return;
             }
             let mut left_out = LeftOut::default();

@@ -11,6 +11,8 @@ use crate::wire::{self, Answer, Order, Outcome, Setup, Side, Task};
 use crate::worker;
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{Read, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
@@ -50,6 +52,8 @@ struct Member {
     busy: BTreeMap<u64, Task>,
     heard: Instant,
     moved: u64,
+    /// What it has asked, and is answered.
+    question: Arc<AtomicU64>,
 }
 
 enum Event {
@@ -239,7 +243,8 @@ impl Crew {
                         Some(task) => Heard::Done(Box::new(Done { task, outcome, left_out })),
                         None => Heard::Nothing,
                     },
-                    Answer::Alive { moved } => {
+                    Answer::Alive { moved, question } => {
+                        member.question.store(question, Ordering::Relaxed);
                         let more = moved.saturating_sub(member.moved);
                         member.moved = moved;
                         Heard::Moved(more)
@@ -362,14 +367,20 @@ impl Member {
         let Link { name, serves, mut input, mut output, end } = link;
         let (orders, written) = mpsc::channel::<Order>();
         let _ = orders.send(Order::Setup(setup));
+        let question = Arc::new(AtomicU64::new(0));
+        let answers = question.clone();
         std::thread::spawn(move || {
+            let mut pinged = Instant::now();
             loop {
-                let order = match written.recv_timeout(worker::PING) {
-                    Ok(order) => order,
-                    Err(RecvTimeoutError::Timeout) => Order::Alive,
+                let sent = match written.recv_timeout(worker::PING.saturating_sub(pinged.elapsed())) {
+                    Ok(order) => wire::send(&mut input, &order),
+                    Err(RecvTimeoutError::Timeout) => {
+                        pinged = Instant::now();
+                        wire::send(&mut input, &Order::Alive { answer: answers.load(Ordering::Relaxed) })
+                    }
                     Err(RecvTimeoutError::Disconnected) => return,
                 };
-                if wire::send(&mut input, &order).is_err() {
+                if sent.is_err() {
                     return;
                 }
             }
@@ -402,6 +413,7 @@ impl Member {
             busy: BTreeMap::new(),
             heard: Instant::now(),
             moved: 0,
+            question,
         }
     }
 }

@@ -111,9 +111,7 @@ impl Worker {
     ) -> io::Result<u64> {
         let mut at = range.start;
         while at < range.end {
-            if self.stopped.load(Ordering::Relaxed) {
-                return Err(io::Error::other("the command has ended"));
-            }
+            self.pulse.go_on()?;
             let len = (range.end - at).min(PIECE as u64) as usize;
             self.throttle.take(len as u64);
             let piece = buffers.one(len);

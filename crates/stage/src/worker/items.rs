@@ -86,6 +86,7 @@ impl Worker {
                 continue;
             }
             let bytes = copied?;
+            self.pulse.go_on()?;
             let set = target.set_meta(&before)?;
             // The last handle goes first: what its close reports belongs to the file as it was written.
             let placed = part.place(there, set)?;

@@ -61,6 +61,7 @@ impl Worker {
         let (here, there) = (self.source(path), self.destination(path));
         let part = self.trees.to.part_name(&there, &self.setup.run);
         let complete = || -> io::Result<Copied> {
+            self.pulse.go_on()?;
             if self.trees.from.stat(&here, false)?.state() != meta.state() {
                 return Ok(Copied::Changed);
             }
