@@ -4,6 +4,7 @@ use bivouac_tests::staging::{Small, contents, make_tree, workers};
 use bivouac_tests::{Finished, Site, bivouac, eventually, finish, skipped_without_root};
 use rustix::process::Signal;
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -136,12 +137,24 @@ fn a_file_without_permission_is_told_and_the_rest_is_copied() {
     as_other(&["up", &site.name("u")]).ok();
     let preloaded = as_other(&["preload", &site.name("u"), &from.display().to_string(), "/in"]);
     let listed = as_other(&["exec", &site.name("u"), "--", "sh", "-c", list]);
+    // The owner of the copy may not write it, and yet a newer one replaces it.
+    fs::remove_dir_all(from.join("closed")).expect("removed");
+    fs::remove_file(from.join("secret")).expect("removed");
+    let read_only = fs::Permissions::from_mode(0o444);
+    let mut newer = Vec::new();
+    for content in ["old", "newer"] {
+        fs::write(from.join("open"), content).expect("written");
+        fs::set_permissions(from.join("open"), read_only.clone()).expect("a mode");
+        newer.push(as_other(&["preload", &site.name("u"), &from.display().to_string(), "/in"]).code);
+    }
+    let read = as_other(&["exec", &site.name("u"), "--", "cat", "/bivouac/in/open"]);
     as_other(&["down", &site.name("u")]).ok();
     assert_eq!(preloaded.code, 68, "{}", preloaded.err);
     for path in ["secret: Permission denied", "closed: Permission denied"] {
         assert!(preloaded.err.contains(path), "{path}: {}", preloaded.err);
     }
     assert_eq!(listed.ok(), "open. ./closed ./open ");
+    assert_eq!((newer, read.ok().as_str()), (vec![0, 0], "newer"));
 }
 
 #[test]
@@ -200,8 +213,8 @@ fn a_changed_flush_copies_what_programs_changed_and_nothing_over_others_changes(
     };
     let nothing = changed(&from_text, &[]);
     assert_eq!((nothing.code, files(&nothing)), (0, 0), "{}", nothing.err);
-    // Written, written with the old time, renamed, made anew under an old name, and new; in the last one also in a file in
-    // blocks that keeps its size.
+    // Written, written with the old time, renamed, made anew under an old name, and new; in the last one also
+    // in a file in blocks that keeps its size.
     site.sh(
         &name,
         r#"cd "/bivouac/in/directory 0" && echo new > "file 1" && t=$(stat -c %y "file 2") &&

@@ -1,8 +1,9 @@
 //! Checkpoints of `run`: what the command has created or changed is flushed while it runs.
 //!
-//! A thread flushes the trees of `--flush-on-exit` every so often, and at once when a batch system warns with SIGTERM that the
-//! job's time is nearly over. Each file is flushed in a state that it had at one time; one that is being written is read again,
-//! and reported if that does not help. What fails is only said: the flush at the end tries it again, and counts.
+//! A thread flushes the trees of `--flush-on-exit` every so often, and at once when a batch system warns with
+//! SIGTERM that the job's time is nearly over. Each file is flushed in a state that it had at one time; one
+//! that is being written is read again, and reported if that does not help. What fails is only said: the
+//! flush at the end tries it again, and counts.
 
 use crate::args::Copy;
 use crate::copy::{self, How};
@@ -51,7 +52,8 @@ impl Checkpoints {
         self.now.clone()
     }
 
-    /// Waits for the end of a flush that is under way. Whoever has a [`trigger`](Checkpoints::trigger) has dropped it.
+    /// Waits for the end of a flush that is under way. Whoever has a [`trigger`](Checkpoints::trigger) has
+    /// dropped it.
     pub fn end(self) {
         drop(self.now);
         let _ = self.thread.join();

@@ -43,7 +43,8 @@ impl How {
         Ok(How { options })
     }
 
-    /// Whether only what was changed since it was staged is copied, and also over what was changed in the backend meanwhile.
+    /// Whether only what was changed since it was staged is copied, and also over what was changed in the
+    /// backend meanwhile.
     pub fn changed(mut self, changed: bool, force: bool) -> How {
         self.options.changed = changed;
         self.options.others = if force { Others::Overwritten } else { Others::Kept };

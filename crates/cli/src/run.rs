@@ -130,6 +130,7 @@ fn inside(
     copy::copy_all(home, name, &args.preload, Direction::In, &How::default())?;
     let mut command = exec::command(home, name, args.access, &args.command)?;
     signals::unblock_in_child(&mut command);
+    *checkpoints = Checkpoints::start(home, name, &args.flush_on_exit, args.flush_every)?;
     let child = {
         // A signal that comes meanwhile waits for the phase, and then finds the command.
         let mut phase = lock(phase);
@@ -141,7 +142,6 @@ fn inside(
             }
         })?;
         let pid = child.id() as i32;
-        *checkpoints = Checkpoints::start(home, name, &args.flush_on_exit, args.flush_every)?;
         *phase = Phase::Command { child: pid, flush: checkpoints.as_ref().map(Checkpoints::trigger) };
         pid
     };

@@ -1,7 +1,9 @@
-//! Workers of `preload` and `flush`: this program on each node of a deployment, started by the launchers that start daemons.
+//! Workers of `preload` and `flush`: this program on each node of a deployment, started by the launchers that
+//! start daemons.
 //!
-//! A worker has no other tie to the command than its standard input and output. It attaches to the deployment as any client of
-//! its node does, so that no key travels. When the command ends, whatever the reason, its standard input ends, and it ends.
+//! A worker has no other tie to the command than its standard input and output. It attaches to the deployment
+//! as any client of its node does, so that no key travels. When the command ends, whatever the reason, its
+//! standard input ends, and it ends.
 
 use crate::copy::client;
 use crate::error::Error;

@@ -1,11 +1,12 @@
 //! The coordinator: the part of a preload or flush that decides what is copied, and which worker copies it.
 //!
-//! It is one loop over what workers say. It has all that is to be done in a [`Queue`], gives each worker as much as its share
-//! of the streams to the backend allows, and collects the results. A worker that dies or falls silent loses its tasks to the
-//! others: each task can be done twice.
+//! It is one loop over what workers say. It has all that is to be done in a [`Queue`], gives each worker as
+//! much as its share of the streams to the backend allows, and collects the results. A worker that dies or
+//! falls silent loses its tasks to the others: each task can be done twice.
 //!
-//! A copy goes through phases: the tree's files, then further names of files (hard links), then what is to be deleted, and at
-//! last the modes and times of directories, deepest first, when nothing changes these any more.
+//! A copy goes through phases: the tree's files, then further names of files (hard links), then what is to be
+//! deleted, and at last the modes and times of directories, deepest first, when nothing changes these any
+//! more.
 
 mod crew;
 mod decide;
@@ -34,7 +35,8 @@ use std::time::Instant;
 /// How to copy.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// Most files that are read from or written to the backend at once, by all workers together; 0: four for each worker.
+    /// Most files that are read from or written to the backend at once, by all workers together; 0: four for
+    /// each worker.
     pub streams: usize,
     /// Most bytes a second between the backend and all workers together.
     pub max_rate: Option<u64>,
@@ -42,7 +44,8 @@ pub struct Options {
     pub filter: Filter,
     /// Only say what would be done.
     pub dry_run: bool,
-    /// Tell files that are the same by their contents instead of sizes and times, and read back what is written.
+    /// Tell files that are the same by their contents instead of sizes and times, and read back what is
+    /// written.
     pub checksum: bool,
     /// Delete at the destination what the source does not have.
     pub delete: bool,
@@ -73,7 +76,8 @@ pub struct Job {
     pub name: String,
     /// Which way.
     pub direction: Direction,
-    /// The root of what is copied: in the backend an absolute path; in the deployment, one relative to the mount.
+    /// The root of what is copied: in the backend an absolute path; in the deployment, one relative to the
+    /// mount.
     pub source: Vec<u8>,
     /// Where the copy goes, likewise.
     pub destination: Vec<u8>,
@@ -346,7 +350,8 @@ impl Coordinator<'_> {
         }
     }
 
-    /// A file got another name, and with it a new time of change: what it is with its last name counts for all of them.
+    /// A file got another name, and with it a new time of change: what it is with its last name counts for
+    /// all of them.
     fn linked(&mut self, first: &[u8], path: &[u8], source: Noted, target: Noted) {
         let linked = self.linked.entry(first.to_vec());
         let linked = linked.or_insert_with(|| Linked { names: vec![first.to_vec()], source, target });

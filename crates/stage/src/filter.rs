@@ -1,8 +1,8 @@
 //! Which entries of a tree are copied.
 //!
-//! What an exclude pattern holds for is left out, and what is below it; an include pattern makes an exception. What is left
-//! out is not deleted at the destination either. A list of files restricts a copy to these, the directories that lead to them,
-//! and what is below those of them that are directories.
+//! What an exclude pattern holds for is left out, and what is below it; an include pattern makes an
+//! exception. What is left out is not deleted at the destination either. A list of files restricts a copy to
+//! these, the directories that lead to them, and what is below those of them that are directories.
 
 use crate::pattern::Pattern;
 use std::collections::HashMap;

@@ -1,10 +1,11 @@
-//! Preload and flush: copying trees between the site's file system, the *backend*, and a deployment, with all the deployment's
-//! nodes.
+//! Preload and flush: copying trees between the site's file system, the *backend*, and a deployment, with all
+//! the deployment's nodes.
 //!
-//! The command that the user runs is the [coordinator](copy): it has the list of what is to be copied, and decides. On each
-//! node runs a [worker](work), a process that the command has started there; it lists directories and copies files as it is
-//! told. They talk over the worker's standard input and output ([`wire`]), and nothing else connects them: if the command ends,
-//! the workers do, and if a worker ends, the others get its work.
+//! The command that the user runs is the [coordinator](copy): it has the list of what is to be copied, and
+//! decides. On each node runs a [worker](work), a process that the command has started there; it lists
+//! directories and copies files as it is told. They talk over the worker's standard input and output
+//! ([`wire`]), and nothing else connects them: if the command ends, the workers do, and if a worker ends, the
+//! others get its work.
 //!
 //! ```text
 //!                     copy (coordinator): queue, decisions, record, report
@@ -14,16 +15,18 @@
 //!   Local: the backend  Mount: the deployment, through the node's own agent and server
 //! ```
 //!
-//! A worker sees both sides as a [`tree::Tree`]: [`local`] is the site's file system, [`mount`] the deployment's, through the
-//! client core (no library has to be preloaded for it). Small files go to the worker of the node whose server has their
-//! directory, in batches; large ones are divided, and where their blocks are long each worker moves those of its own server.
+//! A worker sees both sides as a [`tree::Tree`]: [`local`] is the site's file system, [`mount`] the
+//! deployment's, through the client core (no library has to be preloaded for it). Small files go to the
+//! worker of the node whose server has their directory, in batches; large ones are divided, and where their
+//! blocks are long each worker moves those of its own server.
 //!
-//! In the backend a file is written under a temporary name ([`parts`]), and gets its own when it is complete. A file gets its
-//! source's time of change last of all, so that the next run tells what is complete by size and time. What a file was on both
-//! sides when it was staged is kept in the [`Record`], for copying only what was changed.
+//! In the backend a file is written under a temporary name ([`parts`]), and gets its own when it is complete.
+//! A file gets its source's time of change last of all, so that the next run tells what is complete by size
+//! and time. What a file was on both sides when it was staged is kept in the [`Record`], for copying only
+//! what was changed.
 //!
-//! What fails is reported and does not stop the rest. The [`Report`] counts everything, so that the user can check that the copy
-//! is complete.
+//! What fails is reported and does not stop the rest. The [`Report`] counts everything, so that the user can
+//! check that the copy is complete.
 
 mod coordinator;
 mod filter;
@@ -50,8 +53,8 @@ pub use wire::{Direction, Setup};
 use bivouac_client::Client;
 use std::io::{self, Read, Write};
 
-/// Works for a coordinator until it closes `input`: then the caller must end the process, in which threads may still be
-/// copying. `attach` finds the deployment.
+/// Works for a coordinator until it closes `input`: then the caller must end the process, in which threads
+/// may still be copying. `attach` finds the deployment.
 pub fn work(
     input: impl Read,
     output: impl Write + Send + 'static,

@@ -226,8 +226,8 @@ fn meta_of(meta: &fs::Metadata) -> Meta {
     }
 }
 
-/// Transfers of at least so many bytes go past the page cache: the memory of a job's nodes is wanted for its programs and
-/// for what servers keep in memory, and no byte is copied twice.
+/// Transfers of at least so many bytes go past the page cache: the memory of a job's nodes is wanted for its
+/// programs and for what servers keep in memory, and no byte is copied twice.
 const DIRECT: usize = 256 << 10;
 /// To what offsets, lengths and addresses of such transfers have to be aligned.
 const ALIGNMENT: usize = 4096;

@@ -145,8 +145,8 @@ impl Tree for Mount {
     fn create(&self, path: &[u8]) -> io::Result<Box<dyn Open>> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW;
         match self.open_with(path, flags) {
-            // A symbolic link or a special file has its name.
-            Err(error) if [Errno::LOOP, Errno::NXIO].iter().any(|e| is(&error, *e)) => {
+            // A symbolic link or a special file has its name, or a file that its owner may not write.
+            Err(error) if [Errno::LOOP, Errno::NXIO, Errno::ACCESS].iter().any(|e| is(&error, *e)) => {
                 self.client.unlink(Ino::ROOT, path).map_err(failed)?;
                 Ok(Box::new(self.open_with(path, flags)?))
             }
@@ -158,8 +158,9 @@ impl Tree for Mount {
         Ok(Box::new(self.open_with(path, OFlags::RDWR | OFlags::NOFOLLOW)?))
     }
 
-    /// The final name: an inode stays where its first name was, so that a file that was renamed would not be on the server
-    /// of its directory. What is incomplete does not have the source's time, so that the next preload copies it again.
+    /// The final name: an inode stays where its first name was, so that a file that was renamed would not be
+    /// on the server of its directory. What is incomplete does not have the source's time, so that the next
+    /// preload copies it again.
     fn part_name(&self, path: &[u8], _: &str) -> Vec<u8> {
         path.to_vec()
     }

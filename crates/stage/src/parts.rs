@@ -1,9 +1,11 @@
-//! Temporary names in the backend: `.bivouac-RUN-HASH.part`, beside the file that gets its final name when it is complete.
+//! Temporary names in the backend: `.bivouac-RUN-HASH.part`, beside the file that gets its final name when it
+//! is complete.
 //!
-//! RUN is `DEPLOYMENT-NUMBER`, the number being one that each preload or flush makes up; HASH is the final name's, so that all
-//! workers that fill one large file agree on it. What a run that was interrupted has left is removed by the next one that comes
-//! through the directory. A deployment has one flush at a time, so that all others of its own are over. It cannot know whether
-//! another deployment's flush is still at work there: of that it leaves alone what was changed a short time ago.
+//! RUN is `DEPLOYMENT-NUMBER`, the number being one that each preload or flush makes up; HASH is the final
+//! name's, so that all workers that fill one large file agree on it. What a run that was interrupted has left
+//! is removed by the next one that comes through the directory. A deployment has one flush at a time, so that
+//! all others of its own are over. It cannot know whether another deployment's flush is still at work there:
+//! of that it leaves alone what was changed a short time ago.
 
 use crate::tree::{file_name, parent};
 use std::time::{Duration, SystemTime};
@@ -26,7 +28,8 @@ pub(crate) fn is_part(name: &[u8]) -> bool {
     name.starts_with(BEGIN.as_bytes()) && name.ends_with(END.as_bytes())
 }
 
-/// Whether a file with a temporary name, last changed then (nanoseconds since 1970), was left by a run that is over.
+/// Whether a file with a temporary name, last changed then (nanoseconds since 1970), was left by a run that
+/// is over.
 pub(crate) fn is_abandoned(name: &[u8], mtime: i64, run: &str) -> bool {
     let own = format!("{BEGIN}{run}-");
     let deployment = run.split_once('-').map_or(run, |(deployment, _)| deployment);

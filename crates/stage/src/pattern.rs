@@ -1,7 +1,8 @@
 //! Patterns for names, as rsync's: `*` and `?` stop at slashes, `**` does not, `[...]` is a set.
 //!
-//! A pattern that begins with a slash holds for the whole path from the root of the copy; one with a slash inside holds for the
-//! path's end; one without holds for the last name. A slash at the end restricts it to directories.
+//! A pattern that begins with a slash holds for the whole path from the root of the copy; one with a slash
+//! inside holds for the path's end; one without holds for the last name. A slash at the end restricts it to
+//! directories.
 
 /// One pattern.
 #[derive(Clone, Debug)]
@@ -75,11 +76,12 @@ fn in_set(set: &[u8], byte: u8) -> bool {
     found != negated
 }
 
-/// Whether a glob matches all of a text. Where several lengths of a `*` are possible, the last `*` of each kind is tried again
-/// with one more byte, so that the time is the product of the lengths at most.
+/// Whether a glob matches all of a text. Where several lengths of a `*` are possible, the last `*` of each
+/// kind is tried again with one more byte, so that the time is the product of the lengths at most.
 fn matches(glob: &[u8], text: &[u8]) -> bool {
     let (mut g, mut t) = (0, 0);
-    // Where to go on if what follows the last star does not match: behind the star, and what it has taken so far.
+    // Where to go on if what follows the last star does not match: behind the star, and what it has taken so
+    // far.
     let mut star: Option<(usize, usize)> = None;
     let mut double: Option<(usize, usize)> = None;
     loop {

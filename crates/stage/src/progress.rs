@@ -1,7 +1,7 @@
 //! The progress bar: files, bytes, rate, time left. Nothing is shown where standard error is not a terminal.
 //!
-//! What there is to copy is counted while directories are listed. As long as that goes on, the number of files has a `+`
-//! behind it.
+//! What there is to copy is counted while directories are listed. As long as that goes on, the number of
+//! files has a `+` behind it.
 
 use indicatif::{HumanDuration, ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 use std::fmt::Write;

@@ -1,7 +1,8 @@
 //! A limit to the bytes a second that a worker moves between itself and the backend.
 //!
-//! Each piece books the time that it takes at the allowed rate, behind those that were booked before it, and waits until its
-//! turn. A worker that was idle has no claim to the time that it did not use, but for a moment's worth.
+//! Each piece books the time that it takes at the allowed rate, behind those that were booked before it, and
+//! waits until its turn. A worker that was idle has no claim to the time that it did not use, but for a
+//! moment's worth.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};

@@ -1,13 +1,14 @@
 //! What was staged: by which `flush --changed` knows what was created or changed since.
 //!
-//! For each file the record has its state on both sides when it was copied: size, time of the last change of data, and time
-//! of the last change of the inode. A program can set back the second, but not the third. Inside, a file is known by its inode
-//! number and its path, so that one that was renamed, or that took another's place, counts as new; outside by its path.
+//! For each file the record has its state on both sides when it was copied: size, time of the last change of
+//! data, and time of the last change of the inode. A program can set back the second, but not the third.
+//! Inside, a file is known by its inode number and its path, so that one that was renamed, or that took
+//! another's place, counts as new; outside by its path.
 //!
-//! The record is one file in the deployment's directory, to which each copy appends entries of a fixed length with a checksum;
-//! later ones replace earlier ones. What a crash has torn off at the end is ignored: what is missing is copied once more. When most
-//! entries have been replaced, who reads the record writes it anew. (What another copy notes at that moment may be lost, and with it
-//! the same as by a crash.)
+//! The record is one file in the deployment's directory, to which each copy appends entries of a fixed length
+//! with a checksum; later ones replace earlier ones. What a crash has torn off at the end is ignored: what is
+//! missing is copied once more. When most entries have been replaced, who reads the record writes it anew.
+//! (What another copy notes at that moment may be lost, and with it the same as by a crash.)
 
 use crate::tree::State;
 use std::collections::HashMap;

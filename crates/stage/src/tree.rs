@@ -71,8 +71,8 @@ impl Meta {
     }
 }
 
-/// What tells whether a file was changed. A program can set the time of the last change of data back, but not the time of
-/// the last change of the inode.
+/// What tells whether a file was changed. A program can set the time of the last change of data back, but not
+/// the time of the last change of the inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct State {
     pub(crate) size: u64,
@@ -130,11 +130,13 @@ pub(crate) trait Tree: Send + Sync {
     fn create(&self, path: &[u8]) -> io::Result<Box<dyn Open>>;
     /// Opens a file that was created, to fill a part of it.
     fn open_to_fill(&self, path: &[u8]) -> io::Result<Box<dyn Open>>;
-    /// Under which name a file is written until it is complete. The final one where an incomplete file harms nobody.
+    /// Under which name a file is written until it is complete. The final one where an incomplete file harms
+    /// nobody.
     fn part_name(&self, path: &[u8], run: &str) -> Vec<u8>;
     /// Gives a complete file its final name; its attributes after that.
     fn place(&self, part: &[u8], path: &[u8]) -> io::Result<Meta>;
-    /// Makes a directory, or uses an existing one, and sees to it that its owner can make entries there. Whether it is new.
+    /// Makes a directory, or uses an existing one, and sees to it that its owner can make entries there.
+    /// Whether it is new.
     fn make_directory(&self, path: &[u8]) -> io::Result<bool>;
     fn make_symlink(&self, path: &[u8], target: &[u8], meta: &Meta) -> io::Result<()>;
     fn make_link(&self, existing: &[u8], path: &[u8]) -> io::Result<()>;

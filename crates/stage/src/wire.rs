@@ -1,8 +1,9 @@
 //! What the command and its workers say to each other, over a worker's standard input and output.
 //!
-//! A frame is a length (4 bytes, little-endian) and a message in postcard's encoding. The first bytes that a worker writes
-//! are [`MAGIC`], so that a host whose login scripts print something, or that has another Bivouac, is told apart from a
-//! worker. All paths in tasks are relative to the roots that the [`Setup`] names; the empty one is the root itself.
+//! A frame is a length (4 bytes, little-endian) and a message in postcard's encoding. The first bytes that a
+//! worker writes are [`MAGIC`], so that a host whose login scripts print something, or that has another
+//! Bivouac, is told apart from a worker. All paths in tasks are relative to the roots that the [`Setup`]
+//! names; the empty one is the root itself.
 
 use crate::tree::{Kind, Meta, State, Turns};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -102,11 +103,13 @@ pub(crate) enum Task {
         path: Vec<u8>,
         follow: bool,
     },
-    /// Make the directories at the destination that lead to its root; the root itself, too, if that is a directory.
+    /// Make the directories at the destination that lead to its root; the root itself, too, if that is a
+    /// directory.
     MakeParents {
         itself: bool,
     },
-    /// What is in a directory of the source, and under the same name at the destination; `make`: make it there.
+    /// What is in a directory of the source, and under the same name at the destination; `make`: make it
+    /// there.
     List {
         #[serde(with = "serde_bytes")]
         path: Vec<u8>,

@@ -1,13 +1,13 @@
 //! A worker: the process on each node that does the copying.
 //!
-//! It takes [tasks](crate::wire::Task) from its standard input and answers on its standard output. It decides nothing: which
-//! files are copied, in which order, and on which node, the command knows. Each task is one stream to the backend, and has a
-//! thread of its own; the command sees to it that there are not too many.
+//! It takes [tasks](crate::wire::Task) from its standard input and answers on its standard output. It decides
+//! nothing: which files are copied, in which order, and on which node, the command knows. Each task is one
+//! stream to the backend, and has a thread of its own; the command sees to it that there are not too many.
 //!
-//! The end of its standard input means that the command is gone, however that came. The worker then removes the temporary
-//! files that it is writing, and ends in the middle of whatever it does; its process is not to outlive the command. One that
-//! does not hear from the command any more [pauses](pulse), and before the command gives its work to others: so a file is never
-//! written by two at once.
+//! The end of its standard input means that the command is gone, however that came. The worker then removes
+//! the temporary files that it is writing, and ends in the middle of whatever it does; its process is not to
+//! outlive the command. One that does not hear from the command any more [pauses](pulse), and before the
+//! command gives its work to others: so a file is never written by two at once.
 
 mod contents;
 mod items;
@@ -68,8 +68,9 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Works until the command closes `input`. Threads that are in the middle of a task then are left behind: the caller ends
-/// the process. `fence` is called if the command is not heard for very long: it ends the process at once.
+/// Works until the command closes `input`. Threads that are in the middle of a task then are left behind: the
+/// caller ends the process. `fence` is called if the command is not heard for very long: it ends the process
+/// at once.
 pub(crate) fn work(
     mut input: impl Read,
     output: impl Write + Send + 'static,
@@ -205,8 +206,8 @@ impl Worker {
         }
     }
 
-    /// A directory's entries on both sides; with `make`, it is made at the destination first, and gets its extended
-    /// attributes at once, because one of them is the layout of new files.
+    /// A directory's entries on both sides; with `make`, it is made at the destination first, and gets its
+    /// extended attributes at once, because one of them is the layout of new files.
     fn list(&self, path: &[u8], make: bool, left_out: &mut LeftOut) -> Outcome {
         let (here, there) = (self.source(path), self.destination(path));
         let (from, to) = (&*self.trees.from, &*self.trees.to);

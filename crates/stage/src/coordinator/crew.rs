@@ -1,8 +1,8 @@
 //! The workers: who is there, what each is doing, and what they say.
 //!
-//! Each worker has two threads here, one that writes its orders and one that reads its answers, so that one that hangs holds up
-//! nobody. A worker that has said nothing for [`SILENT`] counts as dead, as one does whose output ends; it is ended for good, so
-//! that it cannot go on beside the one that gets its tasks.
+//! Each worker has two threads here, one that writes its orders and one that reads its answers, so that one
+//! that hangs holds up nobody. A worker that has said nothing for [`SILENT`] counts as dead, as one does
+//! whose output ends; it is ended for good, so that it cannot go on beside the one that gets its tasks.
 
 use super::queue::Queue;
 use crate::report::StageError;
@@ -18,10 +18,12 @@ use std::time::{Duration, Instant};
 
 /// A worker that does not even say that it is alive for so long is dead, or its node is out of reach.
 const SILENT: Duration = Duration::from_secs(15);
+/// The same in looks, one every second: what passes while this process is suspended does not count.
+const SILENT_LOOKS: u32 = 15;
 /// Longest time for a worker to be ready.
 const START: Duration = Duration::from_secs(60);
 /// How often it is looked whether one has fallen silent.
-const LOOK: Duration = Duration::from_millis(500);
+const LOOK: Duration = Duration::from_secs(1);
 /// Streams for each worker, unless the user says how many there are in all.
 const STREAMS: usize = 4;
 /// Most streams of one worker.
@@ -50,7 +52,8 @@ struct Member {
     orders: Sender<Order>,
     end: Box<dyn FnOnce(bool) -> String + Send>,
     busy: BTreeMap<u64, Task>,
-    heard: Instant,
+    /// Looks since it was heard.
+    silent: u32,
     moved: u64,
     /// What it has asked, and is answered.
     question: Arc<AtomicU64>,
@@ -81,6 +84,8 @@ pub(super) struct Crew {
     events: Receiver<(usize, Event)>,
     heard: VecDeque<Heard>,
     next_task: u64,
+    /// When it was last looked who is silent.
+    looked: Instant,
     /// As the user wants it; 0: as many as suit the workers.
     streams: usize,
     max_rate: Option<u64>,
@@ -109,6 +114,7 @@ impl Crew {
             events,
             heard: VecDeque::new(),
             next_task: 0,
+            looked: Instant::now(),
             streams,
             max_rate,
             keeps_owners: rustix::process::geteuid().is_root(),
@@ -124,7 +130,7 @@ impl Crew {
                 }
                 Ok((number, Event::Answer(Answer::Ready { node }))) => {
                     if let Some(member) = crew.members.get_mut(&number) {
-                        (member.node, member.heard) = (Some(node), Instant::now());
+                        (member.node, member.silent) = (Some(node), 0);
                     }
                 }
                 Ok((number, Event::Answer(Answer::Unfit(why)) | Event::Gone(why))) => {
@@ -234,10 +240,13 @@ impl Crew {
         if let Some(heard) = self.heard.pop_front() {
             return heard;
         }
+        if let Some(lost) = self.look() {
+            return lost;
+        }
         match self.events.recv_timeout(LOOK) {
             Ok((number, Event::Answer(answer))) => {
                 let Some(member) = self.members.get_mut(&number) else { return Heard::Nothing };
-                member.heard = Instant::now();
+                member.silent = 0;
                 match answer {
                     Answer::Done { id, outcome, left_out } => match member.busy.remove(&id) {
                         Some(task) => Heard::Done(Box::new(Done { task, outcome, left_out })),
@@ -253,13 +262,21 @@ impl Crew {
                 }
             }
             Ok((number, Event::Gone(why))) => self.lost(number, &why),
-            Err(RecvTimeoutError::Disconnected) => Heard::Nothing,
-            Err(RecvTimeoutError::Timeout) => {
-                let silent = self.members.iter().find(|(_, member)| member.heard.elapsed() > SILENT);
-                let why = format!("it has not said anything for {} s", SILENT.as_secs());
-                silent.map(|(number, _)| *number).map_or(Heard::Nothing, |number| self.lost(number, &why))
-            }
+            Err(_) => Heard::Nothing,
         }
+    }
+
+    /// Looks, now and then, whether a worker has fallen silent.
+    fn look(&mut self) -> Option<Heard> {
+        if self.looked.elapsed() < LOOK {
+            return None;
+        }
+        self.looked = Instant::now();
+        self.members.values_mut().for_each(|member| member.silent += 1);
+        let silent = self.members.iter().find(|(_, member)| member.silent > SILENT_LOOKS);
+        let number = silent.map(|(number, _)| *number)?;
+        let why = format!("it has not said anything for {} s", SILENT.as_secs());
+        Some(self.lost(number, &why))
     }
 
     fn lost(&mut self, number: usize, why: &str) -> Heard {
@@ -270,7 +287,8 @@ impl Crew {
         Heard::Lost { member, why, tasks }
     }
 
-    /// Gives one task to each worker, and waits for all; answers by the worker's number. Only before there is any other work.
+    /// Gives one task to each worker, and waits for all; answers by the worker's number. Only before there is
+    /// any other work.
     pub(super) fn ask_all(&mut self, task: &Task) -> BTreeMap<usize, Outcome> {
         let mut asked = BTreeMap::new();
         for (number, member) in &mut self.members {
@@ -284,7 +302,7 @@ impl Crew {
             match self.events.recv_timeout(SILENT) {
                 Ok((number, Event::Answer(Answer::Done { id, outcome, .. }))) => {
                     if let Some(member) = self.members.get_mut(&number) {
-                        member.heard = Instant::now();
+                        member.silent = 0;
                         member.busy.remove(&id);
                         outcomes.insert(number, outcome);
                     }
@@ -302,7 +320,8 @@ impl Crew {
         outcomes
     }
 
-    /// Gives a task to one worker, and waits for it; if that one dies, another gets it. Only before there is any other work.
+    /// Gives a task to one worker, and waits for it; if that one dies, another gets it. Only before there is
+    /// any other work.
     pub(super) fn ask(&mut self, task: Task) -> Option<Outcome> {
         while let Some((number, member)) = self.members.iter_mut().next() {
             let (number, id) = (*number, self.next_task);
@@ -404,16 +423,6 @@ impl Member {
             };
             let _ = events.send((number, Event::Gone(gone)));
         });
-        Member {
-            name,
-            serves,
-            node: None,
-            orders,
-            end,
-            busy: BTreeMap::new(),
-            heard: Instant::now(),
-            moved: 0,
-            question,
-        }
+        Member { name, serves, node: None, orders, end, busy: BTreeMap::new(), silent: 0, moved: 0, question }
     }
 }

@@ -69,7 +69,8 @@ pub(super) fn decide(
     if same_owner && same_mode { Decision::Complete } else { Decision::Attributes }
 }
 
-/// Whether what is there is a complete copy, as far as attributes tell: a file gets its time when it is complete.
+/// Whether what is there is a complete copy, as far as attributes tell: a file gets its time when it is
+/// complete.
 fn is_complete(here: &Meta, there: &Meta) -> bool {
     here.kind == there.kind
         && here.mtime == there.mtime

@@ -4,13 +4,13 @@ use super::{CHANGED, Coordinator};
 use crate::tree::{Meta, Turns};
 use crate::wire::{Copied, How, Task};
 
-/// Sections have at least so many bytes, so that requests to the backend are long and sequential, and at most so many, so that
-/// the last ones are not waited for long.
+/// Sections have at least so many bytes, so that requests to the backend are long and sequential, and at most
+/// so many, so that the last ones are not waited for long.
 const SHORTEST: u64 = 16 << 20;
 const LONGEST: u64 = 256 << 20;
 
-/// Files whose blocks have at least so many bytes are divided by blocks, so that each worker moves those of its own server;
-/// shorter ones would make short requests to the backend.
+/// Files whose blocks have at least so many bytes are divided by blocks, so that each worker moves those of
+/// its own server; shorter ones would make short requests to the backend.
 const LONG_BLOCK: u64 = 512 << 10;
 
 /// How often a file that changes is copied.

@@ -1,8 +1,9 @@
 //! What is to be done, in the order in which it should be.
 //!
-//! Directories are listed while there is little else to do: so there is always work for all, and not all of a large tree is in
-//! memory at once. Tasks that suit one node (because its server holds the directory, or the blocks) are given to its worker
-//! first; a worker that has nothing of its own takes from the one that has the most.
+//! Directories are listed while there is little else to do: so there is always work for all, and not all of a
+//! large tree is in memory at once. Tasks that suit one node (because its server holds the directory, or the
+//! blocks) are given to its worker first; a worker that has nothing of its own takes from the one that has
+//! the most.
 
 use crate::wire::Task;
 use std::collections::{BTreeMap, VecDeque};

@@ -1,7 +1,8 @@
 //! Before the first file: which workers are fit, and what exactly is copied where.
 //!
-//! A path of the backend is what it is on the machine of the command. A node that has something else under this path, or
-//! nothing, is left out: a preload compares what is there, a flush makes a file at the destination and looks who sees it.
+//! A path of the backend is what it is on the machine of the command. A node that has something else under
+//! this path, or nothing, is left out: a preload compares what is there, a flush makes a file at the
+//! destination and looks who sees it.
 
 use super::crew::{Crew, Link};
 use super::{Job, Options, shown};
@@ -15,8 +16,8 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::time::{Duration, Instant};
 
-/// How long a node may take to see a file that was made on another one: network file systems remember for a moment what was
-/// not there.
+/// How long a node may take to see a file that was made on another one: network file systems remember for a
+/// moment what was not there.
 const SEEN_WITHIN: Duration = Duration::from_secs(3);
 
 /// What a copy begins with.

@@ -1,7 +1,7 @@
 //! Moving bytes from one file to another.
 //!
-//! A file with holes keeps them: its length is set first, and only its data is copied. Pieces are large, and aligned so that
-//! the backend's can go past the page cache.
+//! A file with holes keeps them: its length is set first, and only its data is copied. Pieces are large, and
+//! aligned so that the backend's can go past the page cache.
 
 use super::Worker;
 use crate::tree::{Open, Turns};
@@ -15,12 +15,12 @@ const PIECE: usize = 4 << 20;
 /// To what addresses buffers are aligned.
 const ALIGNMENT: usize = 4096;
 
-/// Times of change come from clocks that tick (a kernel's every 4 ms): a file that was changed a moment ago can be changed
-/// once more without its times telling.
+/// Times of change come from clocks that tick (a kernel's every 4 ms): a file that was changed a moment ago
+/// can be changed once more without its times telling.
 const TICK: Duration = Duration::from_millis(20);
 
-/// A thread's buffers: for what it has read, and for what it compares that with. They are as long as the longest piece so
-/// far.
+/// A thread's buffers: for what it has read, and for what it compares that with. They are as long as the
+/// longest piece so far.
 #[derive(Default)]
 pub(super) struct Buffers(Vec<u8>, Vec<u8>);
 
@@ -42,7 +42,8 @@ fn aligned(buffer: &mut Vec<u8>, len: usize) -> &mut [u8] {
     &mut buffer[start..start + len]
 }
 
-/// Waits out the moment in which a change might not show, if a file was changed just now. Whether it has waited.
+/// Waits out the moment in which a change might not show, if a file was changed just now. Whether it has
+/// waited.
 pub(super) fn settle(mtime: i64, ctime: i64) -> bool {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let changed = Duration::from_nanos(mtime.max(ctime).max(0) as u64);

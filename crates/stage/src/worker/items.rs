@@ -16,12 +16,7 @@ impl Worker {
     pub(super) fn item(&self, item: &Item, buffers: &mut Buffers, left_out: &mut LeftOut) -> Copied {
         let (here, there) = (self.source(&item.path), self.destination(&item.path));
         let done = match (&item.how, item.meta.kind) {
-            (How::Remove, Kind::Directory) => match self.trees.to.remove_directory(&there) {
-                // Something in it was excluded.
-                Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => Ok(Copied::Settled),
-                other => other.map(|()| Copied::Settled),
-            },
-            (How::Remove, _) => self.trees.to.remove(&there).map(|()| Copied::Settled),
+            (How::Remove, kind) => self.remove(&there, kind == Kind::Directory),
             (How::Link(first), _) => self
                 .trees
                 .to
@@ -46,13 +41,28 @@ impl Worker {
         done.unwrap_or_else(|error| Copied::Failed(error.to_string()))
     }
 
+    fn remove(&self, there: &[u8], is_directory: bool) -> io::Result<Copied> {
+        let removed =
+            if is_directory { self.trees.to.remove_directory(there) } else { self.trees.to.remove(there) };
+        match removed {
+            // Something in the directory was excluded; or another worker has removed it, and died.
+            Err(error)
+                if matches!(error.kind(), io::ErrorKind::DirectoryNotEmpty | io::ErrorKind::NotFound) =>
+            {
+                Ok(Copied::Settled)
+            }
+            other => other.map(|()| Copied::Settled),
+        }
+    }
+
     /// What is told of something without content that was made.
     fn made(&self, there: &[u8], meta: &Meta) -> io::Result<Copied> {
         let target = self.trees.to.stat(there, false)?;
         Ok(done(meta, &target, 0))
     }
 
-    /// Copies a file. If it changes meanwhile, copies it again: what is there in the end is what the source was at one time.
+    /// Copies a file. If it changes meanwhile, copies it again: what is there in the end is what the source
+    /// was at one time.
     fn file(
         &self,
         here: &[u8],

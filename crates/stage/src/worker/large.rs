@@ -1,7 +1,7 @@
 //! Large files, which several workers fill.
 //!
-//! One worker begins the file, each section is a task of its own, and whoever gets the last task completes it. Nothing stays
-//! open in between: any worker can do any of these.
+//! One worker begins the file, each section is a task of its own, and whoever gets the last task completes
+//! it. Nothing stays open in between: any worker can do any of these.
 
 use super::contents::{Buffers, settle};
 use super::items::done;

@@ -1,11 +1,12 @@
 //! Whether the command is still there, and so whether this worker may go on.
 //!
-//! The command gives a worker's tasks to others when it has not heard it for some time. So that two never write one file, a
-//! worker that does not hear the command pauses before that. It does not end: the command may only have been suspended. It asks
-//! a numbered question, and goes on when the command answers it. The command does not answer a worker that it has given up, and
-//! what it sent before that does not count.
+//! The command gives a worker's tasks to others when it has not heard it for some time. So that two never
+//! write one file, a worker that does not hear the command pauses before that. It does not end: the command
+//! may only have been suspended. It asks a numbered question, and goes on when the command answers it. The
+//! command does not answer a worker that it has given up, and what it sent before that does not count.
 //!
-//! Time is counted in ticks in which this process has run, so that a job that is suspended as a whole goes on where it was.
+//! Time is counted in ticks in which this process has run, so that a job that is suspended as a whole goes on
+//! where it was.
 
 use std::io;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -15,7 +16,8 @@ use std::time::Duration;
 pub(crate) const TICK: Duration = Duration::from_millis(500);
 /// After so many ticks without a word of the command a worker pauses: 10 s.
 const PAUSE: u32 = 20;
-/// After so many it ends, because nobody would end it if it was cut off from the command for good: ten minutes.
+/// After so many it ends, because nobody would end it if it was cut off from the command for good: ten
+/// minutes.
 const END: u32 = 1200;
 
 #[derive(Default)]
