@@ -298,8 +298,9 @@ impl Crew {
             self.next_task += 1;
         }
         let mut outcomes = BTreeMap::new();
+        let begun = Instant::now();
         while self.members.values().any(|member| !member.busy.is_empty()) {
-            match self.events.recv_timeout(SILENT) {
+            match self.events.recv_timeout(SILENT.saturating_sub(begun.elapsed())) {
                 Ok((number, Event::Answer(Answer::Done { id, outcome, .. }))) => {
                     if let Some(member) = self.members.get_mut(&number) {
                         member.silent = 0;
