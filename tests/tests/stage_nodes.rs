@@ -27,7 +27,8 @@ fn slow_preload(site: &Site, name: &str, from: &Path, nodes: usize) -> (Child, V
     let words = ["preload", name, &from, "/in", "--max-rate", "6M"];
     let child = site.command(words).stderr(Stdio::piped()).spawn().expect("starts");
     // Which are not those that are left out: they copy.
-    eventually("it copies", || site.sh(name, "find /bivouac/in -type f | wc -l").out.trim() > "9");
+    let copied = || site.sh(name, "find /bivouac/in -type f | wc -l").out.trim().parse::<u32>();
+    eventually("it copies", || copied().is_ok_and(|files| files > 9));
     let copying = workers(site);
     assert_eq!(copying.len(), nodes);
     (child, copying)
