@@ -19,6 +19,7 @@ pub mod program;
 mod script;
 mod site;
 pub mod soak;
+pub mod staging;
 
 pub use access::{accesses, tool};
 pub use bivouac_testing::{

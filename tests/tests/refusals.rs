@@ -307,6 +307,12 @@ fn ssh_starts_the_same_deployment_without_a_secret_on_its_command_line() {
     let key = std::fs::read_to_string(run_dir(&name).join("key")).expect("a key");
     assert!(calls.contains("BatchMode=yes") && !calls.contains(key.trim()));
     assert_eq!(run(&["exec", &name, "--", "sh", "-c", "echo x > /bivouac/x; cat /bivouac/x"]).ok(), "x\n");
+    // Workers of a flush are started in the same way.
+    let flushed = run(&["flush", &name, "/x", &site.path("x").display().to_string()]);
+    assert!(flushed.code == 0 && flushed.err.contains("by 1 node"), "{}", flushed.err);
+    assert_eq!(std::fs::read(site.path("x")).expect("flushed"), b"x\n");
+    let calls = std::fs::read_to_string(site.path("ssh.log")).expect("was called");
+    assert!(calls.contains("daemon --stage") && !calls.contains(key.trim()));
     let pids: Vec<i32> = site.daemons(&name).into_iter().map(|d| d.1).collect();
     run(&["down", &name]).ok();
     site.assert_nothing_left(&name, &pids);

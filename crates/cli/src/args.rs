@@ -11,10 +11,12 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
 use std::num::NonZeroU16;
 use std::path::PathBuf;
+use std::time::Duration;
 pub use values::{BlockSize, Copy, Width};
 use values::{
-    parse_block_size, parse_fewer, parse_flush, parse_heal_after, parse_heal_rate, parse_lease,
-    parse_log_level, parse_more, parse_mount, parse_name, parse_preload, parse_width,
+    parse_block_size, parse_fewer, parse_flush, parse_heal_after, parse_heal_rate, parse_interval,
+    parse_lease, parse_log_level, parse_max_rate, parse_more, parse_mount, parse_name, parse_preload,
+    parse_width,
 };
 
 /// Exit codes, as the help text ends.
@@ -74,6 +76,7 @@ when this program itself is killed, nothing stays behind.",
   bivouac run -- bash                                        a shell with /bivouac
   bivouac run --servers 4 --preload data:/in --flush /out:results -- make -C /bivouac/in
   bivouac run --hosts node1,node2 --storage /local/ssd --stats -- mpirun ./solver
+  bivouac run --flush-on-exit /out:results --flush-every 10m -- ./simulate     checkpoints while it runs
 
 If the command succeeds and a flush fails, the deployment is kept running, so that no result is lost: the message \
 says how to flush again and how to take it down (exit code 69). An interruption (Ctrl-C) of the command \
@@ -109,17 +112,32 @@ Examples:
     )]
     Mount(MountArgs),
     /// Copy a file or directory tree into a deployment.
-    #[command(after_long_help = "DST is the name of the copy itself, as with `cp -aT`.
+    #[command(
+        long_about = "Copy a file or directory tree into a deployment, with all its nodes. What is there already, by size and time of \
+change, is not copied again: after an interruption, repeat the command.",
+        after_long_help = "DST is the name of the copy itself, as with `cp -aT`.
+
+Patterns are as rsync's: `*` and `?` stop at slashes, `**` does not. A pattern with a slash at its beginning holds for the path \
+from SRC, one with a slash inside for the end of a path, any other for the last name; a slash at the end restricts it to directories.
 
 Examples:
   bivouac preload job ~/input /input       makes /bivouac/input
-  bivouac preload job ~/input/ /           the contents of input, into the mount itself")]
+  bivouac preload job ~/input/ /           the contents of input, into the mount itself
+  bivouac preload job ~/input /input --exclude '*.tmp' --streams 8 --max-rate 500M
+  bivouac preload job ~/input /input --include '*/' --include '*.dat' --exclude '*'
+  bivouac preload job ~/input /input --delete      an exact mirror"
+    )]
     Preload(PreloadArgs),
     /// Copy a file or directory tree out of a deployment.
-    #[command(after_long_help = "DST is the name of the copy itself, as with `cp -aT`.
+    #[command(
+        long_about = "Copy a file or directory tree out of a deployment, with all its nodes. What is there already, by size and time of \
+change, is not copied again: after an interruption, repeat the command. A file gets its name in DST when it is complete.",
+        after_long_help = "DST is the name of the copy itself, as with `cp -aT`. Patterns: `bivouac help preload`.
 
-Example:
-  bivouac flush job /results ~/results")]
+Examples:
+  bivouac flush job /results ~/results
+  bivouac flush job /results ~/results --changed    only what was created or changed since it was staged"
+    )]
     Flush(FlushArgs),
     /// Show or set how files are spread over the servers.
     #[command(
@@ -415,6 +433,12 @@ pub struct RunArgs {
     /// Copy SRC (in the mount) out to DST when the command has ended.
     #[arg(long, value_name = "SRC:DST", value_parser = parse_flush)]
     pub flush: Vec<Copy>,
+    /// Copy what was created or changed in SRC (in the mount) out to DST when the command has ended, and at once when SIGTERM comes.
+    #[arg(long, value_name = "SRC:DST", value_parser = parse_flush)]
+    pub flush_on_exit: Vec<Copy>,
+    /// Do that also every so often while the command runs, for example 10m: each file in a state that it had at one time.
+    #[arg(long, value_name = "TIME", value_parser = parse_interval, requires = "flush_on_exit")]
+    pub flush_every: Option<Duration>,
     /// Leave the storage, so that `bivouac up NAME` brings the data back.
     #[arg(long)]
     pub keep: bool,
@@ -499,9 +523,40 @@ pub struct PreloadArgs {
     pub src: PathBuf,
     /// The copy's path in the mount (with or without the mount point before it).
     pub dst: PathBuf,
-    /// Threads that copy. Default: twice the processors.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
-    pub threads: Option<u16>,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub how: StageArgs,
+}
+
+/// How `preload` and `flush` copy.
+#[derive(Args, Debug, Default)]
+pub struct StageArgs {
+    /// Most files that all nodes together read from or write to the site's file system at once. Default: 4 for each node, at
+    /// most 64.
+    #[arg(long, alias = "threads", value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub streams: Option<u16>,
+    /// Most bytes per second between the site's file system and all nodes together: 64K or more.
+    #[arg(long, value_name = "BYTES", value_parser = parse_max_rate)]
+    pub max_rate: Option<u64>,
+    /// Leave out what this pattern matches, and what is below it: '*.tmp' by name, '/a/*' by path from SRC, 'tmp/' directories only.
+    /// What is left out is not deleted either.
+    #[arg(long, value_name = "PATTERN")]
+    pub exclude: Vec<OsString>,
+    /// Make an exception to --exclude for what this pattern matches.
+    #[arg(long, value_name = "PATTERN", requires = "exclude")]
+    pub include: Vec<OsString>,
+    /// Copy only what this file lists: paths relative to SRC, one on each line; `-`: standard input.
+    #[arg(long, value_name = "FILE")]
+    pub files_from: Option<PathBuf>,
+    /// Only print what would be copied and deleted.
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Compare contents, where otherwise a file of the same size and time counts as the same; and read back what was written.
+    #[arg(long)]
+    pub checksum: bool,
+    /// Delete in DST what SRC does not have, for an exact mirror.
+    #[arg(long, conflicts_with = "files_from")]
+    pub delete: bool,
 }
 
 /// Arguments of `flush`.
@@ -514,9 +569,16 @@ pub struct FlushArgs {
     pub src: PathBuf,
     /// The copy's path outside.
     pub dst: PathBuf,
-    /// Threads that copy. Default: twice the processors.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
-    pub threads: Option<u16>,
+    /// Copy only what was created or changed since its preload or last flush. What was changed in DST meanwhile is reported, and not
+    /// overwritten.
+    #[arg(long)]
+    pub changed: bool,
+    /// With --changed: overwrite also what was changed in DST meanwhile.
+    #[arg(long, requires = "changed")]
+    pub force: bool,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub how: StageArgs,
 }
 
 /// Arguments of `layout`.
@@ -764,6 +826,9 @@ pub struct DaemonArgs {
     /// Remove what daemons of this host have left, as the order on standard input says.
     #[arg(long, conflicts_with = "serve")]
     pub cleanup: bool,
+    /// Copy files for the preload or flush at the other end of standard input and output.
+    #[arg(long, conflicts_with_all = ["serve", "cleanup"])]
+    pub stage: bool,
 }
 
 #[cfg(test)]

@@ -1,62 +1,143 @@
 //! `preload` and `flush`: what is copied where, and what is printed about it. The crate `bivouac-stage` does
 //! the copying.
 
-use crate::args::Copy;
+use crate::args::{Copy, StageArgs};
 use crate::error::Error;
 use crate::exec::attachable;
-use crate::home::Home;
-use crate::text::{count, size};
+use crate::home::{Home, Record as Deployment};
+use crate::text::{count, plural, size};
+use crate::workers;
 use bivouac_client::Client;
 use bivouac_node::Environment;
-use bivouac_stage::{Options, Report, StageError};
-use std::io::IsTerminal;
-use std::os::unix::ffi::OsStrExt;
+use bivouac_stage::{Direction, Filter, Job, Options, Others, Record, Report, StageError};
+use std::ffi::OsString;
+use std::io::{IsTerminal, Read};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Component, Path, PathBuf};
 use std::sync::OnceLock;
 
 /// Most things left out that are named; the number of all is told in any case. (What failed is always named.)
 const SHOWN_LEFT_OUT: usize = 20;
 
-/// Which way.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Direction {
-    /// Into the deployment.
-    In,
-    /// Out of it.
-    Out,
+/// How to copy, as the user wants it.
+#[derive(Clone, Debug, Default)]
+pub struct How {
+    options: Options,
+}
+
+impl How {
+    /// From the command line.
+    pub fn of(args: &StageArgs) -> Result<How, Error> {
+        let files = args.files_from.as_deref().map(read_list).transpose()?;
+        let bytes = |texts: &[OsString]| texts.iter().map(|t| t.as_bytes().to_vec()).collect::<Vec<_>>();
+        let filter = Filter::new(&bytes(&args.include), &bytes(&args.exclude), files.as_deref());
+        let options = Options {
+            streams: args.streams.map_or(0, usize::from),
+            max_rate: args.max_rate,
+            filter: filter.map_err(|why| Error::refused(why, "`bivouac help preload` describes patterns"))?,
+            dry_run: args.dry_run,
+            checksum: args.checksum,
+            delete: args.delete,
+            ..Options::default()
+        };
+        Ok(How { options })
+    }
+
+    /// Whether only what was changed since it was staged is copied, and also over what was changed in the
+    /// backend meanwhile.
+    pub fn changed(mut self, changed: bool, force: bool) -> How {
+        self.options.changed = changed;
+        self.options.others = if force { Others::Overwritten } else { Others::Kept };
+        self
+    }
+
+    /// What was changed, as `run` flushes it: an earlier job's results are replaced, as by a plain flush.
+    pub fn checkpoint() -> How {
+        let options = Options { changed: true, others: Others::KeptIfStaged, ..Options::default() };
+        How { options }
+    }
+}
+
+/// The lines of a list of files.
+fn read_list(path: &Path) -> Result<Vec<Vec<u8>>, Error> {
+    let mut text = Vec::new();
+    let read = match path.as_os_str().as_bytes() {
+        b"-" => std::io::stdin().lock().read_to_end(&mut text).map(drop),
+        _ => std::fs::read(path).map(|read| text = read),
+    };
+    read.map_err(|e| Error::refused(format!("cannot read {}: {e}", path.display()), "check --files-from"))?;
+    Ok(text.split(|b| *b == b'\n').filter(|line| !line.is_empty()).map(<[u8]>::to_vec).collect())
 }
 
 /// Copies one tree into the deployment `name`, or out of it.
-pub fn copy(
-    home: &Home,
-    name: &str,
-    copy: &Copy,
-    direction: Direction,
-    threads: Option<u16>,
-) -> Result<(), Error> {
+pub fn copy(home: &Home, name: &str, copy: &Copy, direction: Direction, how: &How) -> Result<(), Error> {
     let environment = attachable(home, name)?;
-    let client = client(name, &environment)?;
-    let options = options(threads);
-    let (verb, result) = match direction {
+    let (verb, source, destination) = match direction {
         Direction::In => {
             let destination = match &copy.dst {
                 Some(dst) => inside(dst, &environment.mount),
                 None => default_destination(&copy.src)?,
             };
-            ("preloaded", bivouac_stage::copy_in(client, &copy.src, &destination, &options))
+            ("preloaded", outside(&copy.src)?, destination)
         }
         Direction::Out => {
             let dst = copy
                 .dst
                 .as_deref()
                 .ok_or_else(|| Error::refused("there is no destination", "say where to"))?;
-            (
-                "flushed",
-                bivouac_stage::copy_out(client, &inside(&copy.src, &environment.mount), dst, &options),
-            )
+            ("flushed", inside(&copy.src, &environment.mount), outside(dst)?)
         }
     };
-    judge(verb, &copy.src, result)
+    let directory = home.deployment(name);
+    // A deployment may have been started by a machine that does not share its directory.
+    let deployment = directory.load().ok();
+    let _lock = match (direction, &deployment) {
+        (Direction::Out, Some(_)) if !how.options.dry_run => Some(directory.lock_flush(|| {
+            eprintln!("bivouac: another flush of {name:?} is under way; waiting for its end");
+        })?),
+        _ => None,
+    };
+    let mut record = record(deployment.as_ref(), &directory.staged(), how)?;
+    let options = Options { progress: std::io::stderr().is_terminal(), ..how.options.clone() };
+    let (links, unstarted) = workers::start(deployment.as_ref());
+    // In the deployment, paths are relative to the mount.
+    let relative =
+        |path: Vec<u8>| path.iter().position(|b| *b != b'/').map_or(Vec::new(), |at| path[at..].to_vec());
+    let (source, destination) = match direction {
+        Direction::In => (source, relative(destination)),
+        Direction::Out => (relative(source), destination),
+    };
+    let job = Job {
+        name: name.to_owned(),
+        direction,
+        source,
+        destination,
+        deployment: deployment.as_ref().map_or(0, |deployment| deployment.deployment),
+    };
+    let copied = bivouac_stage::copy(links, job, &options, &mut record);
+    judge(verb, &copy.src, copied, unstarted, how)
+}
+
+/// The record of what was staged. A dry run notes nothing.
+fn record(deployment: Option<&Deployment>, path: &Path, how: &How) -> Result<Record, Error> {
+    if deployment.is_none() && how.options.changed {
+        return Err(Error::refused(
+            "what was staged before is not known on this machine",
+            "flush --changed where the deployment was started, or flush everything",
+        ));
+    }
+    if deployment.is_none() || how.options.dry_run && !how.options.changed {
+        return Ok(Record::default());
+    }
+    match Record::open(path, how.options.changed) {
+        Ok(record) => Ok(record),
+        // The copy itself does not need it.
+        Err(cause) if !how.options.changed => {
+            eprintln!("bivouac: {}: {cause}; `flush --changed` will flush everything", path.display());
+            Ok(Record::default())
+        }
+        Err(cause) => Err(Error::file("open", path, cause)),
+    }
 }
 
 /// Copies several trees into the deployment `name`, or out of it. Tries all of them, even if others fail.
@@ -66,9 +147,9 @@ pub fn copy_all(
     name: &str,
     trees: &[Copy],
     direction: Direction,
-    threads: Option<u16>,
+    how: &How,
 ) -> Result<(), Error> {
-    Error::of_all(trees.iter().map(|tree| copy(home, name, tree, direction, threads)))
+    Error::of_all(trees.iter().map(|tree| copy(home, name, tree, direction, how)))
 }
 
 /// The client core, which lives as long as the process. A process has to do with one deployment only.
@@ -84,10 +165,15 @@ pub fn client(name: &str, environment: &Environment) -> Result<&'static Client, 
     CLIENT.get().ok_or(Error::Interrupted(libc::SIGABRT))
 }
 
-fn options(threads: Option<u16>) -> Options {
-    let processors = std::thread::available_parallelism().map_or(2, usize::from);
-    let threads = threads.map_or((2 * processors).clamp(4, 32), usize::from);
-    Options { threads, progress: std::io::stderr().is_terminal() }
+/// A path of the site's file system, as all nodes can use it.
+fn outside(path: &Path) -> Result<Vec<u8>, Error> {
+    let whole = std::path::absolute(path).map_err(|e| Error::file("find", path, e))?;
+    let mut bytes = whole.into_os_string().into_vec();
+    // A slash at the end says that it is a directory.
+    if path.as_os_str().as_bytes().ends_with(b"/") && !bytes.ends_with(b"/") {
+        bytes.push(b'/');
+    }
+    Ok(bytes)
 }
 
 /// A path in the mount, from its root: with or without the mount point before it, and with or without a
@@ -111,11 +197,38 @@ fn default_destination(src: &Path) -> Result<Vec<u8>, Error> {
 }
 
 /// Says what was done; anything that was not is an error.
-fn judge(verb: &str, src: &Path, result: Result<Report, StageError>) -> Result<(), Error> {
+fn judge(
+    verb: &str,
+    src: &Path,
+    result: Result<Report, StageError>,
+    unstarted: Vec<(String, String)>,
+    how: &How,
+) -> Result<(), Error> {
+    for (node, why) in &unstarted {
+        eprintln!("bivouac: {node} takes no part: {why}");
+    }
     let report = result.map_err(|e| Error::Copy {
         cause: format!("{} was not {verb}: {e}", src.display()),
-        remedy: "check both paths".into(),
+        remedy: match e {
+            StageError::Workers(_) => {
+                "the path has to be on a file system that the deployment's nodes share; or use one node's own"
+                    .into()
+            }
+            _ => "check both paths".into(),
+        },
     })?;
+    for (node, why) in &report.nodes_left_out {
+        eprintln!("bivouac: {node} takes no part: {why}");
+    }
+    for (node, why) in &report.nodes_lost {
+        eprintln!("bivouac: {node} was lost on the way, and others did its work: {why}");
+    }
+    if how.options.dry_run {
+        for (path, what) in &report.planned {
+            println!("{what} {}", path.display());
+        }
+    }
+    let verb = if how.options.dry_run { format!("would be {verb}") } else { verb.to_owned() };
     eprintln!("{verb} {}: {}", src.display(), summary(&report));
     if !report.left_out.is_empty() {
         eprintln!("left out, because the destination cannot hold it:");
@@ -144,9 +257,18 @@ fn summary(report: &Report) -> String {
         0 => String::new(),
         _ => format!(", {} {what}", count(number)),
     };
-    let others = some(report.symlinks, "links") + &some(report.special, "special files");
+    let others = some(report.symlinks, "links")
+        + &some(report.special, "special files")
+        + &some(report.unchanged, "there already")
+        + &some(report.deleted, "deleted");
     let rate = if report.seconds > 0.0 { report.bytes as f64 / report.seconds } else { 0.0 };
-    format!("{files}{others}, {} in {:.1} s ({}/s)", size(report.bytes), report.seconds, size(rate as u64))
+    let nodes = plural(report.nodes, "node");
+    format!(
+        "{files}{others}, {} in {:.1} s ({}/s) by {nodes}",
+        size(report.bytes),
+        report.seconds,
+        size(rate as u64)
+    )
 }
 
 #[cfg(test)]

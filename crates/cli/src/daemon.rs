@@ -42,6 +42,9 @@ const STARTING: Duration = Duration::from_millis(10);
 
 /// Runs the hidden subcommand.
 pub fn main(args: &DaemonArgs) -> ExitCode {
+    if args.stage {
+        return crate::workers::work();
+    }
     if args.serve {
         return serve();
     }

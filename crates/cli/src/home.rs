@@ -5,6 +5,7 @@
 //! - `key`: the deployment's key (0600);
 //! - `controller-N/`: what the agent of node N needs to keep the map, if it does ([`DaemonConfig::voter_dir`]);
 //! - `logs/`: one file for each daemon;
+//! - `staged`: what was preloaded and flushed ([`bivouac_stage::Record`]); `flushing`: held by the command that flushes;
 //! - `lock`: held by the command that changes the deployment.
 //!
 //! The record is written before the first daemon starts: whatever happens after, `down` knows where to look.
@@ -30,6 +31,8 @@ pub const RECORD: &str = "daemons.json";
 const KEY: &str = "key";
 const LOCK: &str = "lock";
 const LOGS: &str = "logs";
+const STAGED: &str = "staged";
+const FLUSHING: &str = "flushing";
 
 /// Longest file that Bivouac reads of those that it wrote, bytes: the record of thousands of servers has some
 /// megabytes.
@@ -209,6 +212,29 @@ impl Directory {
         DaemonConfig::voter_dir(&self.path, node)
     }
 
+    /// The record of what was staged.
+    pub fn staged(&self) -> PathBuf {
+        self.path.join(STAGED)
+    }
+
+    /// Takes the lock of flushes: a deployment has one at a time. Calls `waiting` once if another one has it, and waits.
+    pub fn lock_flush(&self, waiting: impl FnOnce()) -> Result<Lock, Error> {
+        let path = self.path.join(FLUSHING);
+        let mut options = OpenOptions::new();
+        options.create(true).truncate(false).write(true).mode(0o600);
+        options.custom_flags(libc::O_NONBLOCK | libc::O_NOFOLLOW);
+        let file = options.open(&path).map_err(|e| Error::file("open", &path, e))?;
+        let taken = match file.try_lock() {
+            Err(TryLockError::WouldBlock) => {
+                waiting();
+                file.lock()
+            }
+            Err(TryLockError::Error(error)) => Err(error),
+            Ok(()) => Ok(()),
+        };
+        taken.map(|()| Lock(file)).map_err(|e| Error::file("lock", &path, e))
+    }
+
     /// Where daemons log.
     pub fn logs(&self) -> PathBuf {
         self.path.join(LOGS)
@@ -230,7 +256,7 @@ impl Directory {
         });
         agents.for_each(|directory| remove_voter(&directory));
         // The record is removed last, except for the lock: until then `down` can be repeated.
-        for name in [KEY, "key.new", "daemons.json.new", RECORD, LOCK] {
+        for name in [KEY, "key.new", "daemons.json.new", STAGED, "staged.new", FLUSHING, RECORD, LOCK] {
             remove_file(&self.path.join(name))?;
         }
         match std::fs::remove_dir(&self.path) {

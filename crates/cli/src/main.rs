@@ -6,7 +6,7 @@
 //!
 //! - [`args`]: the command line. [`error`]: causes, remedies, exit codes.
 //! - [`home`]: a deployment's directory. [`hosts`]: which machines. [`launch`]: starting daemons there.
-//! - [`up`], [`down`], [`exec`], [`run`], [`mount`] (with [`mounts`]), [`copy`], [`layout`], [`status`], [`verify`]: the
+//! - [`up`], [`down`], [`exec`], [`run`], [`mount`] (with [`mounts`]), [`copy`] (with [`workers`] and [`checkpoints`]), [`layout`], [`status`], [`verify`]: the
 //!   subcommands.
 //! - [`bench`]: the load generator. [`printing`]: `println!` and the like, in this crate.
 //! - [`daemon`]: the hidden subcommand that launchers call.
@@ -18,6 +18,7 @@ mod printing;
 mod access;
 mod args;
 mod bench;
+mod checkpoints;
 mod copy;
 mod daemon;
 mod down;
@@ -48,10 +49,11 @@ mod status;
 mod text;
 mod up;
 mod verify;
+mod workers;
 
 use args::{Cli, Command, Copy};
+use bivouac_stage::Direction;
 use clap::{CommandFactory, Parser};
-use copy::Direction;
 use error::Error;
 use home::Home;
 use std::path::Path;
@@ -89,11 +91,13 @@ fn dispatch(command: Command) -> Result<ExitCode, Error> {
         Command::Restart(args) => restart::restart(&Home::from_env()?, &args)?,
         Command::Preload(args) => {
             let tree = Copy { src: args.src, dst: Some(args.dst) };
-            copy::copy(&Home::from_env()?, &args.name, &tree, Direction::In, args.threads)?;
+            let how = copy::How::of(&args.how)?;
+            copy::copy(&Home::from_env()?, &args.name, &tree, Direction::In, &how)?;
         }
         Command::Flush(args) => {
             let tree = Copy { src: args.src, dst: Some(args.dst) };
-            copy::copy(&Home::from_env()?, &args.name, &tree, Direction::Out, args.threads)?;
+            let how = copy::How::of(&args.how)?.changed(args.changed, args.force);
+            copy::copy(&Home::from_env()?, &args.name, &tree, Direction::Out, &how)?;
         }
         Command::Bench(args) => return bench::bench(&args),
         Command::Layout(args) => layout::layout(&Home::from_env()?, &args)?,

@@ -3,7 +3,8 @@
 //! The main thread goes through the phases: up, preload, command, flush, down. Another one takes signals and
 //! knows the phase: while the command runs, it passes them on to the command; before that, they end
 //! everything; during the flush it answers the first one with a warning, because results would be lost, and
-//! the second one gives the results up; during `down` they have no effect. Connections to all daemons, the
+//! the second one gives the results up; during `down` they have no effect. SIGTERM during the command also has
+//! [checkpoints] flushed at once. Connections to all daemons, the
 //! *lifelines*, make the daemons clean up by themselves when this process is killed: the controller, whichever agent that
 //! is then, tells the others; if there is none, each daemon ends by itself.
 //!
@@ -11,7 +12,8 @@
 //! without us, and only what was sent to this process alone is passed on.
 
 use crate::args::RunArgs;
-use crate::copy::{self, Direction};
+use crate::checkpoints::{self, Checkpoints};
+use crate::copy::{self, How};
 use crate::error::{Error, exit};
 use crate::exec::{self, exec_error, is_about_program};
 use crate::home::{DaemonRecord, Home, random};
@@ -20,8 +22,10 @@ use crate::up::{self, Started};
 use crate::{down, status};
 use bivouac_daemon::controller::{ControlLink, LinkError};
 use bivouac_proto::control::ControlRequest;
+use bivouac_stage::Direction;
 use bivouac_transport::engine::budget::control;
 use std::process::ExitCode;
+use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Where `run` is, for the thread that takes signals.
@@ -32,7 +36,11 @@ enum Phase {
     /// daemons clean up.
     Copying(Ending),
     /// The command runs.
-    Command(i32),
+    Command {
+        child: i32,
+        /// Has checkpoints flushed.
+        flush: Option<Sender<()>>,
+    },
     /// Results are copied out. An interruption would lose them, so it takes two.
     Flushing {
         ending: Ending,
@@ -65,11 +73,16 @@ pub fn run(home: &Home, args: &RunArgs) -> Result<ExitCode, Error> {
     let ending = Ending { home: home.clone(), name: name.clone(), keep: args.keep };
     // From here on the deployment ends with us, whatever happens; with --keep it is the user who ends it.
     let mut lifelines = if args.keep { Vec::new() } else { lifelines(&started)? };
-    let outcome = inside(home, args, &started, &phase, &ending);
+    let mut checkpoints = None;
+    let outcome = inside(home, args, &started, &phase, &ending, &mut checkpoints);
     let code = match outcome {
         Ok(status) => {
             *lock(&phase) = Phase::Flushing { ending: ending.clone(), warned: false };
-            match copy::copy_all(home, &name, &args.flush, Direction::Out, None) {
+            if let Some(checkpoints) = checkpoints {
+                checkpoints.end();
+            }
+            let all = copy::copy_all(home, &name, &args.flush, Direction::Out, &How::default());
+            match Error::of_all([all, checkpoints::flush(home, &name, &args.flush_on_exit)]) {
                 Ok(()) => ExitCode::from(status),
                 Err(error) => {
                     error.show();
@@ -107,15 +120,17 @@ fn inside(
     started: &Started,
     phase: &Mutex<Phase>,
     ending: &Ending,
+    checkpoints: &mut Option<Checkpoints>,
 ) -> Result<u8, Error> {
     let name = &started.record.name;
     *lock(phase) = Phase::Copying(ending.clone());
     if let Some(signal) = signals::interrupted() {
         return Err(Error::Interrupted(signal));
     }
-    copy::copy_all(home, name, &args.preload, Direction::In, None)?;
+    copy::copy_all(home, name, &args.preload, Direction::In, &How::default())?;
     let mut command = exec::command(home, name, args.access, &args.command)?;
     signals::unblock_in_child(&mut command);
+    *checkpoints = Checkpoints::start(home, name, &args.flush_on_exit, args.flush_every)?;
     let child = {
         // A signal that comes meanwhile waits for the phase, and then finds the command.
         let mut phase = lock(phase);
@@ -127,7 +142,7 @@ fn inside(
             }
         })?;
         let pid = child.id() as i32;
-        *phase = Phase::Command(pid);
+        *phase = Phase::Command { child: pid, flush: checkpoints.as_ref().map(Checkpoints::trigger) };
         pid
     };
     wait(child)
@@ -170,7 +185,13 @@ fn on_signal(phase: &Mutex<Phase>, taken: Taken) {
     let mut phase = lock(phase);
     match &mut *phase {
         // A terminal's signal has gone to the whole group.
-        Phase::Command(child) if !taken.from_kernel => send(*child, taken.number),
+        Phase::Command { child, flush } if !taken.from_kernel => {
+            send(*child, taken.number);
+            if let (libc::SIGTERM, Some(flush)) = (taken.number, flush) {
+                eprintln!("bivouac: terminated; flushing what was changed so far");
+                let _ = flush.send(());
+            }
+        }
         Phase::Up if taken.is_final() => signals::interrupt(taken.number),
         Phase::Flushing { warned, .. } if taken.is_final() && !*warned => {
             *warned = true;

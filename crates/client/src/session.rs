@@ -199,7 +199,8 @@ impl Client {
         self.agent
     }
 
-    pub(crate) fn node(&self) -> NodeId {
+    /// The node that this process runs on.
+    pub fn node(&self) -> NodeId {
         self.node
     }
 

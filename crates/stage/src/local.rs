@@ -1,6 +1,7 @@
 //! The site's file system.
 
-use crate::tree::{Attribute, Kind, Meta, Open, Special, Tree, USER_ATTRIBUTES, join};
+use crate::parts;
+use crate::tree::{Attribute, Kind, Listed, Meta, Open, Special, Tree, USER_ATTRIBUTES};
 use rustix::fs::{AtFlags, CWD, FileType, Gid, Mode, SeekFrom, Timestamps, UTIME_OMIT, Uid, XattrFlags};
 use rustix::io::Errno;
 use rustix::time::Timespec;
@@ -8,13 +9,16 @@ use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::ops::Range;
+use std::os::fd::AsRawFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::OnceLock;
 
-/// For the standard library, which takes numbers.
+// For the standard library, which takes numbers.
 const O_NONBLOCK: i32 = rustix::fs::OFlags::NONBLOCK.bits() as i32;
+const O_NOFOLLOW: i32 = rustix::fs::OFlags::NOFOLLOW.bits() as i32;
+const O_DIRECT: i32 = rustix::fs::OFlags::DIRECT.bits() as i32;
 
 /// The site's file system, as the kernel shows it.
 pub(crate) struct Local;
@@ -26,36 +30,16 @@ fn path_of(path: &[u8]) -> &Path {
 impl Tree for Local {
     fn stat(&self, path: &[u8], follow: bool) -> io::Result<Meta> {
         let path = path_of(path);
-        let meta = if follow { fs::metadata(path)? } else { fs::symlink_metadata(path)? };
-        let kind = match meta.file_type() {
-            t if t.is_file() => Kind::File,
-            t if t.is_dir() => Kind::Directory,
-            t if t.is_symlink() => Kind::Symlink,
-            t if t.is_fifo() => Kind::Special(Special::NamedPipe),
-            t if t.is_socket() => Kind::Special(Special::Socket),
-            t if t.is_block_device() => Kind::Special(Special::BlockDevice),
-            _ => Kind::Special(Special::CharDevice),
-        };
-        let nanoseconds =
-            |seconds: i64, rest: i64| seconds.saturating_mul(1_000_000_000).saturating_add(rest);
-        Ok(Meta {
-            kind,
-            mode: meta.mode() & 0o7777,
-            uid: meta.uid(),
-            gid: meta.gid(),
-            size: meta.size(),
-            atime: nanoseconds(meta.atime(), meta.atime_nsec()),
-            mtime: nanoseconds(meta.mtime(), meta.mtime_nsec()),
-            identity: (meta.dev(), meta.ino()),
-            links: meta.nlink(),
-            allocated: meta.blocks().saturating_mul(512),
-            device: meta.rdev(),
-            attributes: true,
-        })
+        Ok(meta_of(&if follow { fs::metadata(path)? } else { fs::symlink_metadata(path)? }))
     }
 
-    fn list(&self, path: &[u8]) -> io::Result<Vec<Vec<u8>>> {
-        fs::read_dir(path_of(path))?.map(|entry| Ok(entry?.file_name().into_vec())).collect()
+    fn list(&self, path: &[u8]) -> io::Result<Vec<Listed>> {
+        let directory = path_of(path);
+        let entry = |entry: io::Result<fs::DirEntry>| {
+            let entry = entry?;
+            Ok((entry.file_name().into_vec(), entry.metadata().map(|meta| meta_of(&meta))))
+        };
+        fs::read_dir(directory)?.map(entry).collect()
     }
 
     fn read_link(&self, path: &[u8]) -> io::Result<Vec<u8>> {
@@ -64,40 +48,40 @@ impl Tree for Local {
 
     fn open(&self, path: &[u8]) -> io::Result<Box<dyn Open>> {
         // It was an ordinary file a moment ago. If it has become a FIFO since, opening must not wait.
-        let file = OpenOptions::new().read(true).custom_flags(O_NONBLOCK).open(path_of(path))?;
-        Ok(Box::new(LocalFile {
-            file,
-            path: path.to_vec(),
-            temporary: None,
-            finished: AtomicBool::new(true),
-        }))
+        LocalFile::open(path, OpenOptions::new().read(true).custom_flags(O_NONBLOCK))
     }
 
     fn create(&self, path: &[u8]) -> io::Result<Box<dyn Open>> {
-        static COUNTER: AtomicU64 = AtomicU64::new(0);
-        // An existing file is replaced when the new one is complete, not before.
-        let slash = path.iter().rposition(|&b| b == b'/').map_or(0, |i| i + 1);
-        let number = COUNTER.fetch_add(1, Ordering::Relaxed);
-        let name = format!(".bivouac-{}-{number}.part", std::process::id());
-        let temporary = join(&path[..slash], name.as_bytes());
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(path_of(&temporary))?;
-        Ok(Box::new(LocalFile {
-            file,
-            path: path.to_vec(),
-            temporary: Some(temporary),
-            finished: AtomicBool::new(false),
-        }))
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(true).mode(0o600).custom_flags(O_NOFOLLOW);
+        LocalFile::open(path, &options)
     }
 
-    fn make_directory(&self, path: &[u8]) -> io::Result<()> {
-        match fs::create_dir(path_of(path)) {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path_of(path).is_dir() => Ok(()),
-            other => other,
+    fn open_to_fill(&self, path: &[u8]) -> io::Result<Box<dyn Open>> {
+        LocalFile::open(path, OpenOptions::new().read(true).write(true).custom_flags(O_NOFOLLOW))
+    }
+
+    fn part_name(&self, path: &[u8], run: &str) -> Vec<u8> {
+        parts::name(path, run)
+    }
+
+    fn place(&self, part: &[u8], path: &[u8]) -> io::Result<Meta> {
+        fs::rename(path_of(part), path_of(path))?;
+        self.stat(path, false)
+    }
+
+    fn make_directory(&self, path: &[u8]) -> io::Result<bool> {
+        let at = path_of(path);
+        match fs::create_dir(at) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && at.is_dir() => {
+                let mode = fs::metadata(at)?.mode() & 0o7777;
+                if mode & 0o700 != 0o700 {
+                    // Whoever may not do this is told when an entry cannot be made.
+                    let _ = fs::set_permissions(at, fs::Permissions::from_mode(mode | 0o700));
+                }
+                Ok(false)
+            }
+            other => other.map(|()| true),
         }
     }
 
@@ -112,6 +96,14 @@ impl Tree for Local {
         let to = path_of(path);
         make_room(to)?;
         fs::hard_link(path_of(existing), to)
+    }
+
+    fn remove(&self, path: &[u8]) -> io::Result<()> {
+        fs::remove_file(path_of(path))
+    }
+
+    fn remove_directory(&self, path: &[u8]) -> io::Result<()> {
+        fs::remove_dir(path_of(path))
     }
 
     fn make_special(&self, path: &[u8], what: Special, meta: &Meta) -> io::Result<()> {
@@ -206,17 +198,82 @@ fn times(meta: &Meta) -> Timestamps {
     Timestamps { last_access: spec(meta.atime), last_modification: spec(meta.mtime) }
 }
 
+fn meta_of(meta: &fs::Metadata) -> Meta {
+    let kind = match meta.file_type() {
+        t if t.is_file() => Kind::File,
+        t if t.is_dir() => Kind::Directory,
+        t if t.is_symlink() => Kind::Symlink,
+        t if t.is_fifo() => Kind::Special(Special::NamedPipe),
+        t if t.is_socket() => Kind::Special(Special::Socket),
+        t if t.is_block_device() => Kind::Special(Special::BlockDevice),
+        _ => Kind::Special(Special::CharDevice),
+    };
+    let nanoseconds = |seconds: i64, rest: i64| seconds.saturating_mul(1_000_000_000).saturating_add(rest);
+    Meta {
+        kind,
+        mode: meta.mode() & 0o7777,
+        uid: meta.uid(),
+        gid: meta.gid(),
+        size: meta.size(),
+        atime: nanoseconds(meta.atime(), meta.atime_nsec()),
+        mtime: nanoseconds(meta.mtime(), meta.mtime_nsec()),
+        ctime: nanoseconds(meta.ctime(), meta.ctime_nsec()),
+        identity: (meta.dev(), meta.ino()),
+        links: meta.nlink(),
+        allocated: meta.blocks().saturating_mul(512),
+        device: meta.rdev(),
+        attributes: true,
+    }
+}
+
+/// Transfers of at least so many bytes go past the page cache: the memory of a job's nodes is wanted for its
+/// programs and for what servers keep in memory, and no byte is copied twice.
+const DIRECT: usize = 256 << 10;
+/// To what offsets, lengths and addresses of such transfers have to be aligned.
+const ALIGNMENT: usize = 4096;
+
 struct LocalFile {
     file: File,
-    path: Vec<u8>,
-    /// The path of a new file until it is complete.
-    temporary: Option<Vec<u8>>,
-    finished: AtomicBool,
+    writable: bool,
+    /// The same file, past the page cache; `None` where the file system cannot do that.
+    direct: OnceLock<Option<File>>,
+}
+
+impl LocalFile {
+    fn open(path: &[u8], options: &OpenOptions) -> io::Result<Box<dyn Open>> {
+        let file = options.open(path_of(path))?;
+        let flags = rustix::fs::fcntl_getfl(&file)?;
+        let writable = flags.contains(rustix::fs::OFlags::RDWR);
+        Ok(Box::new(LocalFile { file, writable, direct: OnceLock::new() }))
+    }
+
+    /// The file for a transfer that can go past the page cache.
+    fn direct(&self, offset: u64, buffer: &[u8]) -> Option<&File> {
+        let aligned = |value: usize| value.is_multiple_of(ALIGNMENT);
+        let fits = buffer.len() >= DIRECT
+            && aligned(buffer.len())
+            && aligned(offset as usize)
+            && aligned(buffer.as_ptr() as usize);
+        if !fits {
+            return None;
+        }
+        let open = || {
+            // By way of the descriptor, because the name may mean another file by now.
+            let own = format!("/proc/self/fd/{}", self.file.as_raw_fd());
+            let mut options = OpenOptions::new();
+            options.read(true).write(self.writable).custom_flags(O_NONBLOCK | O_DIRECT).open(own).ok()
+        };
+        self.direct.get_or_init(open).as_ref()
+    }
 }
 
 impl Open for LocalFile {
     fn read(&self, offset: u64, into: &mut [u8]) -> io::Result<usize> {
         let mut filled = 0;
+        if let Some(direct) = self.direct(offset, into) {
+            // What is missing after this is at the end of the file, or the file system cannot do it.
+            filled = direct.read_at(into, offset).unwrap_or(0);
+        }
         while filled < into.len() {
             match self.file.read_at(&mut into[filled..], offset + filled as u64) {
                 Ok(0) => break,
@@ -229,7 +286,9 @@ impl Open for LocalFile {
     }
 
     fn write(&self, offset: u64, from: &[u8]) -> io::Result<()> {
-        self.file.write_all_at(from, offset)
+        let written =
+            self.direct(offset, from).map_or(0, |direct| direct.write_at(from, offset).unwrap_or(0));
+        self.file.write_all_at(&from[written..], offset + written as u64)
     }
 
     fn next_data(&self, range: Range<u64>) -> io::Result<Option<Range<u64>>> {
@@ -252,24 +311,16 @@ impl Open for LocalFile {
         Ok(rustix::fs::fsetxattr(&self.file, OsStr::from_bytes(name), value, XattrFlags::empty())?)
     }
 
-    fn finish(&self, meta: &Meta) -> io::Result<()> {
-        if let Some(temporary) = &self.temporary {
-            if rustix::process::geteuid().is_root() {
-                rustix::fs::fchown(&self.file, Some(Uid::from_raw(meta.uid)), Some(Gid::from_raw(meta.gid)))?;
-            }
-            rustix::fs::fchmod(&self.file, Mode::from_raw_mode(meta.mode))?;
-            rustix::fs::futimens(&self.file, &times(meta))?;
-            fs::rename(path_of(temporary), path_of(&self.path))?;
-            self.finished.store(true, Ordering::Release);
-        }
-        Ok(())
+    fn meta(&self) -> io::Result<Meta> {
+        self.file.metadata().map(|meta| meta_of(&meta))
     }
-}
 
-impl Drop for LocalFile {
-    fn drop(&mut self) {
-        if let (Some(temporary), false) = (&self.temporary, self.finished.load(Ordering::Acquire)) {
-            let _ = fs::remove_file(path_of(temporary));
+    fn set_meta(&self, meta: &Meta) -> io::Result<Meta> {
+        if rustix::process::geteuid().is_root() {
+            rustix::fs::fchown(&self.file, Some(Uid::from_raw(meta.uid)), Some(Gid::from_raw(meta.gid)))?;
         }
+        rustix::fs::fchmod(&self.file, Mode::from_raw_mode(meta.mode))?;
+        rustix::fs::futimens(&self.file, &times(meta))?;
+        self.meta()
     }
 }

@@ -1,16 +1,18 @@
 //! A deployment's file system, through the client core.
 
-use crate::tree::{Attribute, Kind, Meta, Open, Special, Tree, USER_ATTRIBUTES};
+use crate::tree::{Attribute, Kind, Listed, Meta, Open, Special, Tree, Turns, USER_ATTRIBUTES, join};
 use bivouac_client::{Client, Fail, Handle};
 use bivouac_layout::Ino;
-use bivouac_proto::attr::{Attr, FileKind};
+use bivouac_proto::attr::{Attr, FileKind, Store};
 use bivouac_proto::meta::{SetAttr, SetTime};
 use bivouac_proto::{Errno, Time};
 use rustix::fs::OFlags;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Entries of a directory that are asked for at once.
+const LISTED_AT_ONCE: u32 = 4096;
 
 /// Paths are relative to the mount; the empty one is the mount itself.
 pub(crate) struct Mount {
@@ -22,9 +24,9 @@ impl Mount {
         Mount { client }
     }
 
-    fn open_with(&self, path: &[u8], flags: OFlags, new: bool) -> io::Result<MountFile> {
+    fn open_with(&self, path: &[u8], flags: OFlags) -> io::Result<MountFile> {
         let handle = self.client.open(Ino::ROOT, named(path), flags.bits() as i32, 0o600).map_err(failed)?;
-        Ok(MountFile { client: self.client, handle, path: path.to_vec(), finished: AtomicBool::new(!new) })
+        Ok(MountFile { client: self.client, handle })
     }
 
     /// Makes an entry, replacing an existing one.
@@ -80,6 +82,7 @@ fn meta_of(attr: &Attr) -> Meta {
         size: attr.st_size(),
         atime: attr.atime,
         mtime: attr.mtime,
+        ctime: attr.ctime,
         identity: (0, attr.ino.0),
         links: u64::from(attr.nlink),
         allocated: attr.st_blocks().saturating_mul(512),
@@ -105,15 +108,29 @@ impl Tree for Mount {
         self.client.stat(Ino::ROOT, named(path), follow).map(|attr| meta_of(&attr)).map_err(failed)
     }
 
-    fn list(&self, path: &[u8]) -> io::Result<Vec<Vec<u8>>> {
-        let directory = self.open_with(path, OFlags::RDONLY | OFlags::DIRECTORY, false)?;
-        let mut names = Vec::new();
+    fn list(&self, path: &[u8]) -> io::Result<Vec<Listed>> {
+        let directory = self.open_with(path, OFlags::RDONLY | OFlags::DIRECTORY)?;
+        let dir = directory.handle.ino();
+        let mut found = Vec::new();
+        // Positions up to 2 are those of `.` and `..`.
+        let mut after = 2;
         loop {
-            let entries = directory.handle.list(4096).map_err(error)?.entries;
-            if entries.is_empty() {
-                return Ok(names);
+            let entries = self.client.list_after(dir, after, LISTED_AT_ONCE, true).map_err(error)?;
+            if let Some(last) = entries.entries.last() {
+                after = last.cookie;
             }
-            names.extend(entries.into_iter().map(|e| e.name).filter(|n| n != b"." && n != b".."));
+            let none = entries.entries.is_empty();
+            for entry in entries.entries {
+                let meta = match entry.attr {
+                    // Of a file that is open for writing the servers of its blocks know more.
+                    Some(attr) if attr.store != (Store::Blocks { settled: false }) => Ok(meta_of(&attr)),
+                    _ => self.stat(&join(path, &entry.name), false),
+                };
+                found.push((entry.name, meta));
+            }
+            if entries.end || none {
+                return Ok(found);
+            }
         }
     }
 
@@ -122,25 +139,52 @@ impl Tree for Mount {
     }
 
     fn open(&self, path: &[u8]) -> io::Result<Box<dyn Open>> {
-        Ok(Box::new(self.open_with(path, OFlags::RDONLY, false)?))
+        Ok(Box::new(self.open_with(path, OFlags::RDONLY)?))
     }
 
     fn create(&self, path: &[u8]) -> io::Result<Box<dyn Open>> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW;
-        match self.open_with(path, flags, true) {
-            // A symbolic link or a special file has its name.
-            Err(error) if [Errno::LOOP, Errno::NXIO].iter().any(|e| is(&error, *e)) => {
+        match self.open_with(path, flags) {
+            // A symbolic link or a special file has its name, or a file that its owner may not write.
+            Err(error) if [Errno::LOOP, Errno::NXIO, Errno::ACCESS].iter().any(|e| is(&error, *e)) => {
                 self.client.unlink(Ino::ROOT, path).map_err(failed)?;
-                Ok(Box::new(self.open_with(path, flags, true)?))
+                Ok(Box::new(self.open_with(path, flags)?))
             }
             opened => Ok(Box::new(opened?)),
         }
     }
 
-    fn make_directory(&self, path: &[u8]) -> io::Result<()> {
+    fn open_to_fill(&self, path: &[u8]) -> io::Result<Box<dyn Open>> {
+        Ok(Box::new(self.open_with(path, OFlags::RDWR | OFlags::NOFOLLOW)?))
+    }
+
+    /// The final name: an inode stays where its first name was, so that a file that was renamed would not be
+    /// on the server of its directory. What is incomplete does not have the source's time, so that the next
+    /// preload copies it again.
+    fn part_name(&self, path: &[u8], _: &str) -> Vec<u8> {
+        path.to_vec()
+    }
+
+    fn place(&self, _: &[u8], path: &[u8]) -> io::Result<Meta> {
+        self.stat(path, false)
+    }
+
+    fn make_directory(&self, path: &[u8]) -> io::Result<bool> {
         match self.client.mkdir(Ino::ROOT, named(path), 0o700) {
-            Err(Fail::Errno(Errno::EXIST)) if self.stat(path, true)?.kind == Kind::Directory => Ok(()),
-            other => other.map_err(failed),
+            Err(Fail::Errno(Errno::EXIST)) => {
+                let there = self.stat(path, true)?;
+                if there.kind != Kind::Directory {
+                    return Err(error(Errno::EXIST));
+                }
+                if there.mode & 0o700 != 0o700 {
+                    let mode = Some((there.mode | 0o700) as u16);
+                    let set = SetAttr { mode, uid: None, gid: None, atime: None, mtime: None };
+                    // Whoever may not do this is told when an entry cannot be made.
+                    let _ = self.client.set_attr(Ino::ROOT, named(path), true, set);
+                }
+                Ok(false)
+            }
+            other => other.map(|()| true).map_err(failed),
         }
     }
 
@@ -151,6 +195,14 @@ impl Tree for Mount {
 
     fn make_link(&self, existing: &[u8], path: &[u8]) -> io::Result<()> {
         self.replacing(path, || self.client.link(Ino::ROOT, existing, Ino::ROOT, path, false))
+    }
+
+    fn remove(&self, path: &[u8]) -> io::Result<()> {
+        self.client.unlink(Ino::ROOT, path).map_err(failed)
+    }
+
+    fn remove_directory(&self, path: &[u8]) -> io::Result<()> {
+        self.client.rmdir(Ino::ROOT, path).map_err(failed)
     }
 
     fn make_special(&self, path: &[u8], what: Special, meta: &Meta) -> io::Result<()> {
@@ -186,13 +238,16 @@ impl Tree for Mount {
     fn set_meta(&self, path: &[u8], meta: &Meta) -> io::Result<()> {
         self.client.set_attr(Ino::ROOT, named(path), false, set_of(meta)).map_err(failed)
     }
+
+    fn node_of(&self, directory: &Meta) -> Option<u16> {
+        let map = self.client.deployment_map();
+        Some(map.server(map.primary(Ino(directory.identity.1).shard()))?.node.0)
+    }
 }
 
 struct MountFile {
     client: &'static Client,
     handle: Arc<Handle>,
-    path: Vec<u8>,
-    finished: AtomicBool,
 }
 
 impl Open for MountFile {
@@ -227,18 +282,28 @@ impl Open for MountFile {
         self.handle.set_xattr(name, value, 0).map_err(error)
     }
 
-    fn finish(&self, meta: &Meta) -> io::Result<()> {
-        self.handle.set_attr(set_of(meta)).map_err(error)?;
-        self.finished.store(true, Ordering::Release);
-        Ok(())
+    fn meta(&self) -> io::Result<Meta> {
+        self.handle.attr().map(|attr| meta_of(&attr)).map_err(error)
+    }
+
+    fn set_meta(&self, meta: &Meta) -> io::Result<Meta> {
+        // What was written until now must not count for the time that is set.
+        self.handle.forget_write_time();
+        let attr = self.client.set_attr_number(self.handle.ino(), set_of(meta)).map_err(error)?;
+        Ok(meta_of(&attr))
+    }
+
+    fn turns(&self) -> Option<Turns> {
+        let layout = self.handle.attr().ok()?.layout?;
+        let map = self.client.deployment_map();
+        let (servers, _) = layout.turns_at(map, 0)?;
+        let nodes = servers.iter().map(|server| map.server(*server).map(|s| s.node.0));
+        Some(Turns { block: layout.block_size.into(), nodes: nodes.collect::<Option<_>>()? })
     }
 }
 
 impl Drop for MountFile {
     fn drop(&mut self) {
-        if !self.finished.load(Ordering::Acquire) {
-            let _ = self.client.unlink(Ino::ROOT, &self.path);
-        }
         self.client.closed(self.handle.id());
     }
 }

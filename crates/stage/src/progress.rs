@@ -1,7 +1,7 @@
 //! The progress bar: files, bytes, rate, time left. Nothing is shown where standard error is not a terminal.
 //!
-//! What there is to copy is counted ahead of the copying. As long as that goes on, the number of files has a
-//! `+` behind it.
+//! What there is to copy is counted while directories are listed. As long as that goes on, the number of
+//! files has a `+` behind it.
 
 use indicatif::{HumanDuration, ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 use std::fmt::Write;
@@ -10,7 +10,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 /// Shows how far a copy is.
 pub(crate) struct Progress {
     bar: ProgressBar,
-    shown: bool,
     counting: AtomicBool,
     files: AtomicU64,
     found: AtomicU64,
@@ -33,18 +32,13 @@ impl Progress {
         bar.set_style(style.with_key("left", time_left));
         bar.set_prefix(label.to_owned());
         let [files, found, bytes] = [0; 3].map(AtomicU64::new);
-        let progress = Progress { bar, shown, counting: AtomicBool::new(true), files, found, bytes };
+        let progress = Progress { bar, counting: AtomicBool::new(true), files, found, bytes };
         progress.show_files();
         progress
     }
 
-    /// Whether the bar is shown, so that files have to be counted.
-    pub(crate) fn is_shown(&self) -> bool {
-        self.shown && !self.bar.is_hidden()
-    }
-
     /// Whether counting goes on.
-    pub(crate) fn is_counting(&self) -> bool {
+    fn is_counting(&self) -> bool {
         self.counting.load(Ordering::Relaxed)
     }
 
@@ -81,12 +75,6 @@ impl Progress {
 
     pub(crate) fn end(&self) {
         self.bar.finish_and_clear();
-    }
-
-    /// Files and bytes that were counted so far.
-    #[cfg(test)]
-    pub(crate) fn counted(&self) -> (u64, u64) {
-        (self.found.load(Ordering::Relaxed), self.bar.length().unwrap_or(0))
     }
 }
 

@@ -5,16 +5,28 @@ use std::path::PathBuf;
 /// What a copy did. The copy is complete exactly if nothing [`failed`](Report::failed).
 #[derive(Clone, Debug, Default)]
 pub struct Report {
-    /// Regular files copied and verified (further hard links to one included).
+    /// Regular files copied (further hard links to one included).
     pub files: u64,
+    /// What was there already, or was not changed since it was staged.
+    pub unchanged: u64,
     /// Directories made or found.
     pub directories: u64,
     /// Symbolic links made.
     pub symlinks: u64,
     /// Named pipes, sockets and devices made.
     pub special: u64,
-    /// Bytes copied and verified, without holes.
+    /// Files, links and directories deleted.
+    pub deleted: u64,
+    /// Bytes copied, without holes.
     pub bytes: u64,
+    /// Workers at the beginning.
+    pub nodes: usize,
+    /// Nodes that could not take part, and why.
+    pub nodes_left_out: Vec<(String, String)>,
+    /// Nodes whose workers died on the way; others did their work.
+    pub nodes_lost: Vec<(String, String)>,
+    /// With a dry run: what would be done (`copy`, `link`, `delete`) to what.
+    pub planned: Vec<(PathBuf, &'static str)>,
     /// What the destination cannot hold, and why: special files and extended attributes, but no data.
     pub left_out: Vec<(PathBuf, String)>,
     /// What could not be copied, and why.
@@ -30,7 +42,7 @@ impl Report {
     }
 }
 
-/// Why a copy did not even begin.
+/// Why a copy did not even begin, or could not go on.
 #[derive(Debug, thiserror::Error)]
 pub enum StageError {
     /// The source is not there, or cannot be looked at.
@@ -49,4 +61,11 @@ pub enum StageError {
         /// Why.
         source: std::io::Error,
     },
+    /// No worker can do it: the nodes, and why each cannot.
+    #[error("none of the deployment's nodes can do it:{}", listed(.0))]
+    Workers(Vec<(String, String)>),
+}
+
+fn listed(nodes: &[(String, String)]) -> String {
+    nodes.iter().map(|(node, why)| format!("\n  {node}: {why}")).collect()
 }

@@ -1,16 +1,51 @@
-//! Copies between two local directories: the engine, and the local side of it.
+//! Copies between two local directories: coordinator, workers, and the local side of both.
 
-use crate::copy::{self, Options};
+use crate::coordinator::{Job, Link, Options, Others, copy};
+use crate::filter::Filter;
 use crate::local::Local;
+use crate::record::Record;
 use crate::report::{Report, StageError};
+use crate::wire::{self, Answer, Direction, Order};
+use crate::worker::{self, Trees};
 use std::fs::{self, File};
-use std::io::{self, Write};
+use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime};
 
-const OPTIONS: Options = Options { threads: 4, progress: false };
+/// A worker in a thread of this process, which seems to die after it has said so many bytes.
+fn worker(node: u16, lives: u64) -> Link {
+    let (orders, input) = io::pipe().expect("a pipe");
+    let (output, answers) = io::pipe().expect("a pipe");
+    std::thread::spawn(move || {
+        let trees = Trees { from: Box::new(Local), to: Box::new(Local), node };
+        worker::work(orders, answers, || {}, |_| Ok(trees))
+    });
+    Link {
+        name: format!("node{node}"),
+        serves: true,
+        input: Box::new(input),
+        output: Box::new(io::Read::take(output, lives)),
+        end: Box::new(|_| String::new()),
+    }
+}
+
+fn workers() -> Vec<Link> {
+    (0..3).map(|node| worker(node, u64::MAX)).collect()
+}
+
+fn options() -> Options {
+    Options { streams: 6, ..Options::default() }
+}
+
+fn job(from: &Path, to: &Path, direction: Direction) -> Job {
+    let bytes = |path: &Path| path.as_os_str().as_bytes().to_vec();
+    let (source, destination) = (bytes(from), bytes(to));
+    Job { name: String::new(), direction, source, destination, deployment: 7 }
+}
 
 /// A scratch directory with a source in it; the destination is not there yet.
 struct Place {
@@ -33,8 +68,22 @@ impl Place {
     }
 
     fn try_copy(&self) -> Result<Report, StageError> {
+        self.copy_with(workers(), &options(), &mut Record::default())
+    }
+
+    fn copy_with(
+        &self,
+        workers: Vec<Link>,
+        options: &Options,
+        record: &mut Record,
+    ) -> Result<Report, StageError> {
         let (from, to) = (self.directory.path().join("from"), self.directory.path().join("to"));
-        copy::copy(&Local, from.as_os_str().as_bytes(), &Local, to.as_os_str().as_bytes(), &OPTIONS)
+        copy(workers, job(&from, &to, Direction::Out), options, record)
+    }
+
+    /// What is at the destination: paths and contents.
+    fn there(&self) -> Vec<(PathBuf, Vec<u8>)> {
+        contents(&self.directory.path().join("to"))
     }
 
     fn copy(&self) -> Report {
@@ -42,6 +91,24 @@ impl Place {
         assert_eq!(report.failed, []);
         report
     }
+}
+
+/// All files below a directory, sorted.
+fn contents(directory: &Path) -> Vec<(PathBuf, Vec<u8>)> {
+    let mut found = Vec::new();
+    let mut directories = vec![directory.to_owned()];
+    while let Some(next) = directories.pop() {
+        for entry in fs::read_dir(next).expect("listed").map(|entry| entry.expect("an entry").path()) {
+            if entry.is_dir() {
+                directories.push(entry);
+            } else {
+                let name = entry.strip_prefix(directory).expect("below").to_owned();
+                found.push((name, fs::read(&entry).expect("read")));
+            }
+        }
+    }
+    found.sort();
+    found
 }
 
 fn pattern(len: usize) -> Vec<u8> {
@@ -162,9 +229,10 @@ fn pipes_and_sockets_are_made_anew_also_where_something_else_was() {
     fs::set_permissions(place.from("pipe"), fs::Permissions::from_mode(0o640)).expect("a mode");
     fs::create_dir(place.to("")).expect("a directory");
     fs::write(place.to("pipe"), "a file").expect("a file");
-    for _ in 0..2 {
+    for made in [2, 0] {
         let report = place.copy();
-        assert_eq!((report.special, report.files, report.left_out), (2, 0, Vec::new()));
+        assert_eq!((report.special, report.files, report.left_out), (made, 0, Vec::new()));
+        assert_eq!(report.unchanged, 2 - made);
         let meta = fs::symlink_metadata(place.to("pipe")).expect("there");
         assert!(meta.file_type().is_fifo());
         assert_eq!(meta.mode() & 0o7777, 0o640);
@@ -201,22 +269,279 @@ fn a_source_that_is_missing_or_special_is_an_error_at_once() {
     make_pipe(&place.from("pipe"));
     for name in ["missing", "pipe"] {
         let from = place.from(name);
-        let copied =
-            copy::copy(&Local, from.as_os_str().as_bytes(), &Local, to.as_os_str().as_bytes(), &OPTIONS);
-        assert!(matches!(copied, Err(StageError::Source { .. })), "{name}");
+        for direction in [Direction::In, Direction::Out] {
+            let copied = copy(workers(), job(&from, &to, direction), &options(), &mut Record::default());
+            assert!(matches!(copied, Err(StageError::Source { .. })), "{name}");
+        }
     }
 }
 
 #[test]
-fn what_there_is_to_copy_is_counted_without_copying() {
+fn a_file_goes_into_a_directory_and_under_a_name_otherwise() {
     let place = Place::new();
-    fs::create_dir_all(place.from("a/b/c")).expect("directories");
-    for (name, len) in [("one", 10), ("a/two", 200), ("a/b/c/three", 3000)] {
-        File::create(place.from(name)).and_then(|mut f| f.write_all(&pattern(len))).expect("a file");
+    fs::write(place.from("file"), pattern(5000)).expect("a file");
+    fs::create_dir(place.to("")).expect("a directory");
+    for (to, expected) in [("", "file"), ("name", "name"), ("new/", "new/file")] {
+        for direction in [Direction::In, Direction::Out] {
+            let job = job(&place.from("file"), &place.directory.path().join("to").join(to), direction);
+            let report = copy(workers(), job, &options(), &mut Record::default()).expect("begun");
+            assert_eq!(report.failed, [], "{to}");
+            assert_eq!(fs::read(place.to(expected)).expect("there"), pattern(5000), "{to}");
+            fs::remove_file(place.to(expected)).expect("removed");
+        }
     }
-    fs::hard_link(place.from("a/two"), place.from("a/again")).expect("a link");
-    symlink("one", place.from("link")).expect("a link");
-    let from = place.from("");
-    assert_eq!(copy::counted(&Local, from.as_os_str().as_bytes()).expect("there"), (4, 3210));
-    assert_eq!(copy::counted(&Local, place.from("one").as_os_str().as_bytes()).expect("there"), (1, 10));
+}
+
+#[test]
+fn what_is_complete_is_not_copied_again_and_the_rest_is() {
+    let place = Place::new();
+    for (name, len) in [("kept", 10), ("changed", 20), ("large", 40 << 20)] {
+        fs::write(place.from(name), pattern(len)).expect("a file");
+    }
+    assert_eq!(place.copy().files, 3);
+    let report = place.copy();
+    assert_eq!((report.files, report.unchanged, report.bytes), (0, 3, 0));
+    fs::write(place.from("changed"), pattern(21)).expect("a file");
+    fs::remove_file(place.to("kept")).expect("removed");
+    let report = place.copy();
+    assert_eq!((report.files, report.unchanged, report.bytes), (2, 1, 31));
+    assert_eq!(contents(&place.from("")), place.there());
+    // The same size and time with other contents is found by the contents only.
+    let time = fs::metadata(place.to("changed")).expect("there").modified().expect("a time");
+    let file = File::options().write(true).open(place.to("changed")).expect("opened");
+    file.write_all_at(b"x", 0).and_then(|()| file.set_modified(time)).expect("written");
+    assert_eq!(place.copy().files, 0);
+    let checked = Options { checksum: true, ..options() };
+    let report = place.copy_with(workers(), &checked, &mut Record::default()).expect("begun");
+    assert_eq!((report.files, report.failed), (1, Vec::new()));
+    assert_eq!(contents(&place.from("")), place.there());
+}
+
+#[test]
+fn the_work_of_a_worker_that_dies_is_done_by_others() {
+    let place = Place::new();
+    fs::create_dir(place.from("directory")).expect("a directory");
+    for number in 0..500 {
+        fs::write(place.from(&format!("directory/{number}")), pattern(number * 7)).expect("a file");
+    }
+    fs::write(place.from("large"), pattern(50 << 20)).expect("a file");
+    for lives in [60, 1000, 20_000] {
+        let workers = vec![worker(0, lives), worker(1, lives * 2), worker(2, u64::MAX)];
+        let report = place.copy_with(workers, &options(), &mut Record::default()).expect("begun");
+        assert_eq!(report.failed, [], "{lives}");
+        assert!(!report.nodes_lost.is_empty(), "{lives}");
+        assert_eq!(contents(&place.from("")), place.there());
+        fs::remove_dir_all(place.to("")).expect("removed");
+    }
+    // Without any worker left, it is an error, and no partial file has a final name.
+    let workers = vec![worker(0, 1000), worker(1, 1000)];
+    let result = place.copy_with(workers, &options(), &mut Record::default());
+    assert!(matches!(result, Err(StageError::Workers(_))), "{result:?}");
+    let source = contents(&place.from(""));
+    for file in place.there().iter().filter(|(name, _)| !name.to_string_lossy().ends_with(".part")) {
+        assert!(source.contains(file), "{}", file.0.display());
+    }
+}
+
+#[test]
+fn what_an_interrupted_run_has_left_is_removed_by_the_next_one() {
+    let place = Place::new();
+    fs::create_dir_all(place.from("sub")).expect("a directory");
+    fs::write(place.from("sub/file"), pattern(100)).expect("a file");
+    fs::create_dir_all(place.to("sub")).expect("a directory");
+    // Of this deployment, of another one a long time ago, and of another one now.
+    let own = format!("sub/.bivouac-{:016x}-00000001-0123456789abcdef.part", 7);
+    let old = "sub/.bivouac-0000000000000008-00000001-0123456789abcdef.part";
+    let busy = "sub/.bivouac-0000000000000009-00000001-0123456789abcdef.part";
+    for name in [&own, old, busy] {
+        fs::write(place.to(name), "part").expect("a file");
+    }
+    let long_ago = SystemTime::now() - Duration::from_secs(3600);
+    File::options().write(true).open(place.to(old)).and_then(|f| f.set_modified(long_ago)).expect("a time");
+    place.copy();
+    let left: Vec<_> = place.there().into_iter().map(|(name, _)| name).collect();
+    assert_eq!(left, [PathBuf::from(busy), PathBuf::from("sub/file")]);
+}
+
+#[test]
+fn a_mirror_deletes_what_the_source_does_not_have_but_nothing_excluded() {
+    let place = Place::new();
+    fs::create_dir_all(place.from("kept")).expect("a directory");
+    fs::create_dir(place.from("was a file")).expect("a directory");
+    fs::write(place.from("kept/a.log"), "source's").expect("a file");
+    fs::write(place.from("kept/b"), "b").expect("a file");
+    for name in ["kept/old", "gone/x/y", "gone/x/z.log", "all gone/x/y", "c.log"] {
+        let path = place.to(name);
+        fs::create_dir_all(path.parent().expect("below")).expect("a directory");
+        fs::write(path, "there").expect("a file");
+    }
+    fs::write(place.to("was a file"), "in the way").expect("a file");
+    let filter = Filter::new(&[], &[b"*.log".to_vec()], None).expect("a pattern");
+    let mut options = Options { delete: true, filter, dry_run: true, ..options() };
+    let before = place.there();
+    let report = place.copy_with(workers(), &options, &mut Record::default()).expect("begun");
+    assert_eq!(place.there(), before, "a dry run changes nothing");
+    let mut planned: Vec<_> =
+        report.planned.iter().map(|(p, what)| format!("{what} {}", p.display())).collect();
+    planned.sort();
+    assert_eq!(
+        planned,
+        [
+            "copy kept/b",
+            "delete all gone",
+            "delete all gone/x",
+            "delete all gone/x/y",
+            "delete gone",
+            "delete gone/x",
+            "delete gone/x/y",
+            "delete kept/old"
+        ]
+    );
+    options.dry_run = false;
+    let report = place.copy_with(workers(), &options, &mut Record::default()).expect("begun");
+    assert_eq!(report.failed, []);
+    let names: Vec<_> = place.there().into_iter().map(|(name, _)| name.display().to_string()).collect();
+    assert_eq!(names, ["c.log", "gone/x/z.log", "kept/b"]);
+    assert!(!place.to("all gone").exists() && place.to("was a file").is_dir());
+}
+
+#[test]
+fn nothing_is_deleted_when_not_all_of_the_source_could_be_seen() {
+    let place = Place::new();
+    fs::write(place.from("blocked"), "a file").expect("a file");
+    fs::create_dir_all(place.to("blocked/full")).expect("a directory in its way");
+    fs::write(place.to("extra"), "there").expect("a file");
+    let options = Options { delete: true, ..options() };
+    let report = place.copy_with(workers(), &options, &mut Record::default()).expect("begun");
+    assert_eq!(report.failed.len(), 2, "{:?}", report.failed);
+    assert!(place.to("extra").exists());
+}
+
+#[test]
+fn only_what_was_changed_since_it_was_staged_is_copied_and_nothing_over_others_changes() {
+    let place = Place::new();
+    let path = place.directory.path().join("staged");
+    let mut changed = Options { changed: true, ..options() };
+    let copy = |options: &Options| {
+        let mut record = Record::open(&path, options.changed).expect("a record");
+        place.copy_with(workers(), options, &mut record).expect("begun")
+    };
+    for name in ["same", "written", "sneaky", "both", "moved"] {
+        fs::write(place.from(name), pattern(100)).expect("a file");
+    }
+    assert_eq!(copy(&options()).files, 5);
+    let report = copy(&changed);
+    assert_eq!((report.files, report.unchanged), (0, 5));
+    fs::write(place.from("written"), "new").expect("written");
+    fs::write(place.from("new"), "new").expect("written");
+    fs::rename(place.from("moved"), place.from("elsewhere")).expect("renamed");
+    // The same size, and the time set back.
+    let sneaky = File::options().write(true).open(place.from("sneaky")).expect("opened");
+    let time = sneaky.metadata().and_then(|meta| meta.modified()).expect("a time");
+    sneaky.write_all_at(b"y", 0).and_then(|()| sneaky.set_modified(time)).expect("written");
+    fs::write(place.from("both"), "mine").expect("written");
+    fs::write(place.to("both"), "theirs").expect("written");
+    let report = copy(&changed);
+    assert_eq!((report.files, report.unchanged), (4, 1));
+    assert_eq!(report.failed.len(), 1);
+    assert!(
+        report.failed[0].0.ends_with("both") && report.failed[0].1.contains("--force"),
+        "{:?}",
+        report.failed
+    );
+    assert_eq!(fs::read(place.to("both")).expect("there"), b"theirs");
+    assert_eq!(fs::read(place.to("sneaky")).expect("there"), fs::read(place.from("sneaky")).expect("there"));
+    changed.others = Others::Overwritten;
+    let report = copy(&changed);
+    assert_eq!((report.files, report.failed), (1, Vec::new()));
+    assert_eq!(fs::read(place.to("both")).expect("there"), b"mine");
+}
+
+#[test]
+fn a_file_that_changes_all_the_time_is_told_and_never_stands_half_under_its_name() {
+    let place = Place::new();
+    fs::write(place.from("still"), pattern(1000)).expect("a file");
+    let busy = place.from("busy");
+    fs::write(&busy, pattern(10 << 20)).expect("a file");
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    let report = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let file = File::options().write(true).open(&busy).expect("opened");
+            while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                file.write_all_at(b"x", 5).expect("written");
+            }
+        });
+        let report = place.try_copy();
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        report.expect("begun")
+    });
+    assert_eq!(report.files, 1);
+    assert!(report.failed[0].1.contains("changed while it was read"), "{:?}", report.failed);
+    let names: Vec<_> = place.there().into_iter().map(|(name, _)| name).collect();
+    assert_eq!(names, [PathBuf::from("still")]);
+}
+
+#[test]
+fn a_limited_rate_is_kept_by_all_workers_together() {
+    let place = Place::new();
+    for number in 0..6 {
+        fs::write(place.from(&number.to_string()), pattern(1 << 20)).expect("a file");
+    }
+    let options = Options { max_rate: Some(6 << 20), ..options() };
+    let report = place.copy_with(workers(), &options, &mut Record::default()).expect("begun");
+    assert_eq!(report.bytes, 6 << 20);
+    // The first piece of each worker need not wait.
+    assert!(report.seconds > 0.3, "{}", report.seconds);
+}
+
+/// A worker that counts the tasks under way in `busy.0`, and in `busy.1` the most that there were.
+fn counted(node: u16, busy: Arc<(AtomicUsize, AtomicUsize)>) -> Link {
+    let Link { mut input, mut output, .. } = worker(node, u64::MAX);
+    let (mut orders, forwarded) = io::pipe().expect("a pipe");
+    let (answered, mut answers) = io::pipe().expect("a pipe");
+    let begun = busy.clone();
+    std::thread::spawn(move || {
+        while let Ok(Some(order)) = wire::receive::<Order>(&mut orders) {
+            if matches!(order, Order::Task(..)) {
+                begun.1.fetch_max(begun.0.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+            }
+            wire::send(&mut input, &order).expect("the worker listens");
+        }
+    });
+    std::thread::spawn(move || {
+        let mut magic = [0; 8];
+        output
+            .read_exact(&mut magic)
+            .and_then(|()| io::Write::write_all(&mut answers, &magic))
+            .expect("a worker");
+        while let Ok(Some(answer)) = wire::receive::<Answer>(&mut output) {
+            if matches!(answer, Answer::Done { .. }) {
+                busy.0.fetch_sub(1, Ordering::SeqCst);
+            }
+            if wire::send(&mut answers, &answer).is_err() {
+                return;
+            }
+        }
+    });
+    let end = Box::new(|_| String::new());
+    Link { name: String::new(), serves: true, input: Box::new(forwarded), output: Box::new(answered), end }
+}
+
+#[test]
+fn all_workers_together_have_no_more_streams_than_allowed() {
+    let place = Place::new();
+    for number in 0..40 {
+        fs::create_dir(place.from(&number.to_string())).expect("a directory");
+        fs::write(place.from(&format!("{number}/file")), pattern(300_000)).expect("a file");
+    }
+    for streams in [1, 2, 5] {
+        let busy: Arc<(AtomicUsize, AtomicUsize)> = Arc::default();
+        // Before there is any work, each is asked at once what it sees.
+        let workers = (0..streams as u16).map(|node| counted(node, busy.clone())).collect();
+        let options = Options { streams, ..options() };
+        let report = place.copy_with(workers, &options, &mut Record::default()).expect("begun");
+        assert_eq!((report.files, report.failed), (40, Vec::new()));
+        assert_eq!(busy.1.load(Ordering::SeqCst), streams, "all that are allowed, and no more");
+        fs::remove_dir_all(place.to("")).expect("removed");
+    }
 }

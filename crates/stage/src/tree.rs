@@ -1,10 +1,11 @@
-//! A tree of files, as the copying engine sees it.
+//! A tree of files, as the workers see it.
 
+use serde::{Deserialize, Serialize};
 use std::io;
 use std::ops::Range;
 
 /// What something is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) enum Kind {
     File,
     Directory,
@@ -14,7 +15,7 @@ pub(crate) enum Kind {
 }
 
 /// What a special file is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) enum Special {
     NamedPipe,
     Socket,
@@ -35,7 +36,7 @@ impl Special {
 }
 
 /// The attributes that a copy keeps, and those that it needs.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Meta {
     pub(crate) kind: Kind,
     /// Permission bits (07777).
@@ -46,6 +47,7 @@ pub(crate) struct Meta {
     /// Nanoseconds since the epoch.
     pub(crate) atime: i64,
     pub(crate) mtime: i64,
+    pub(crate) ctime: i64,
     /// The file's identity and its number of names: for hard links.
     pub(crate) identity: (u64, u64),
     pub(crate) links: u64,
@@ -62,6 +64,20 @@ impl Meta {
     pub(crate) fn is_sparse(&self) -> bool {
         self.kind == Kind::File && self.allocated < self.size
     }
+
+    /// What tells whether it was changed.
+    pub(crate) fn state(&self) -> State {
+        State { size: self.size, mtime: self.mtime, ctime: self.ctime }
+    }
+}
+
+/// What tells whether a file was changed. A program can set the time of the last change of data back, but not
+/// the time of the last change of the inode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct State {
+    pub(crate) size: u64,
+    pub(crate) mtime: i64,
+    pub(crate) ctime: i64,
 }
 
 /// An extended attribute: its name and its value.
@@ -69,6 +85,17 @@ pub(crate) type Attribute = (Vec<u8>, Vec<u8>);
 
 /// The prefix of users' attributes, which are copied. Other attributes describe the place where a file is.
 pub(crate) const USER_ATTRIBUTES: &[u8] = b"user.";
+
+/// An entry of a directory: its name, and its attributes or why they cannot be read.
+pub(crate) type Listed = (Vec<u8>, io::Result<Meta>);
+
+/// In which turns the blocks of a file lie on nodes: block `b` is on the node at index `b mod` their number.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Turns {
+    /// Bytes.
+    pub(crate) block: u64,
+    pub(crate) nodes: Vec<u16>,
+}
 
 /// An open file.
 pub(crate) trait Open: Send + Sync {
@@ -82,36 +109,69 @@ pub(crate) trait Open: Send + Sync {
     /// Sets the length; what appears is a hole.
     fn set_len(&self, len: u64) -> io::Result<()>;
     fn set_attribute(&self, name: &[u8], value: &[u8]) -> io::Result<()>;
-    /// Finishes a new file, with these attributes. If this is not called, nothing of a new file remains.
-    fn finish(&self, meta: &Meta) -> io::Result<()>;
+    /// Its attributes now, exact.
+    fn meta(&self) -> io::Result<Meta>;
+    /// Gives a file that is complete its owner, mode and times; its attributes after that.
+    fn set_meta(&self, meta: &Meta) -> io::Result<Meta>;
+    /// Where its blocks lie, if that is known and matters.
+    fn turns(&self) -> Option<Turns> {
+        None
+    }
 }
 
 /// A tree. Paths are bytes; parents exist before their children are made.
-pub(crate) trait Tree: Sync {
+pub(crate) trait Tree: Send + Sync {
     fn stat(&self, path: &[u8], follow: bool) -> io::Result<Meta>;
-    fn list(&self, path: &[u8]) -> io::Result<Vec<Vec<u8>>>;
+    /// What is in a directory, with attributes.
+    fn list(&self, path: &[u8]) -> io::Result<Vec<Listed>>;
     fn read_link(&self, path: &[u8]) -> io::Result<Vec<u8>>;
     fn open(&self, path: &[u8]) -> io::Result<Box<dyn Open>>;
-    /// Makes a new file, replacing an existing one.
+    /// Makes a new file, or empties the one that is there.
     fn create(&self, path: &[u8]) -> io::Result<Box<dyn Open>>;
-    /// Makes a directory, or uses an existing one.
-    fn make_directory(&self, path: &[u8]) -> io::Result<()>;
+    /// Opens a file that was created, to fill a part of it.
+    fn open_to_fill(&self, path: &[u8]) -> io::Result<Box<dyn Open>>;
+    /// Under which name a file is written until it is complete. The final one where an incomplete file harms
+    /// nobody.
+    fn part_name(&self, path: &[u8], run: &str) -> Vec<u8>;
+    /// Gives a complete file its final name; its attributes after that.
+    fn place(&self, part: &[u8], path: &[u8]) -> io::Result<Meta>;
+    /// Makes a directory, or uses an existing one, and sees to it that its owner can make entries there.
+    /// Whether it is new.
+    fn make_directory(&self, path: &[u8]) -> io::Result<bool>;
     fn make_symlink(&self, path: &[u8], target: &[u8], meta: &Meta) -> io::Result<()>;
     fn make_link(&self, existing: &[u8], path: &[u8]) -> io::Result<()>;
     fn make_special(&self, path: &[u8], what: Special, meta: &Meta) -> io::Result<()>;
+    /// Removes anything but a directory.
+    fn remove(&self, path: &[u8]) -> io::Result<()>;
+    fn remove_directory(&self, path: &[u8]) -> io::Result<()>;
     /// The user's extended attributes of a file or directory. None where there cannot be any.
     fn attributes(&self, path: &[u8]) -> io::Result<Vec<Attribute>>;
     fn set_attribute(&self, path: &[u8], name: &[u8], value: &[u8]) -> io::Result<()>;
     fn set_meta(&self, path: &[u8], meta: &Meta) -> io::Result<()>;
+    /// The node whose server holds a directory's entries, if that is known.
+    fn node_of(&self, _directory: &Meta) -> Option<u16> {
+        None
+    }
 }
 
 /// `directory/name`.
 pub(crate) fn join(directory: &[u8], name: &[u8]) -> Vec<u8> {
     let mut path = Vec::with_capacity(directory.len() + 1 + name.len());
     path.extend_from_slice(directory);
-    if !directory.is_empty() && !directory.ends_with(b"/") {
+    if !directory.is_empty() && !directory.ends_with(b"/") && !name.is_empty() {
         path.push(b'/');
     }
     path.extend_from_slice(name);
     path
+}
+
+/// The part of a path before its last name, with the slash.
+pub(crate) fn parent(path: &[u8]) -> &[u8] {
+    let slash = path.iter().rposition(|&b| b == b'/').map_or(0, |i| i + 1);
+    &path[..slash]
+}
+
+/// The last name of a path.
+pub(crate) fn file_name(path: &[u8]) -> &[u8] {
+    &path[parent(path).len()..]
 }

@@ -4,6 +4,7 @@ use bivouac_layout::template;
 use bivouac_node::names::{NAME_MAX, is_valid_mount, is_valid_name};
 use std::num::NonZeroU16;
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// A block size, bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -96,6 +97,27 @@ pub(super) fn parse_heal_rate(text: &str) -> Result<u64, String> {
     }
 }
 
+/// A time between checkpoints.
+pub(super) fn parse_interval(text: &str) -> Result<Duration, String> {
+    let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
+    let unit = match &text[digits.len()..] {
+        "" | "s" => 1,
+        "m" => 60,
+        "h" => 3600,
+        _ => 0,
+    };
+    let seconds = digits.parse::<u32>().ok().and_then(|number| number.checked_mul(unit));
+    let time = seconds.filter(|seconds| *seconds > 0).map(|seconds| Duration::from_secs(seconds.into()));
+    time.ok_or("a time from 1 s, for example 90s, 10m or 2h".into())
+}
+
+pub(super) fn parse_max_rate(text: &str) -> Result<u64, String> {
+    crate::bench::parse_size(text)
+        .ok()
+        .filter(|rate| *rate >= 64 << 10)
+        .ok_or("bytes per second, 64K or more, for example 200M".into())
+}
+
 pub(super) fn parse_width(text: &str) -> Result<Width, String> {
     template::parse_width(text).map(Width).map_err(|e| e.to_string())
 }
@@ -152,6 +174,18 @@ mod tests {
         }
         assert_eq!(BlockSize(512 << 10).to_string(), "512K");
         assert_eq!(BlockSize(4 << 20).to_string(), "4M");
+    }
+
+    #[test]
+    fn intervals_have_units_and_rates_a_least() {
+        for (text, seconds) in [("90", 90), ("90s", 90), ("10m", 600), ("2h", 7200)] {
+            assert_eq!(parse_interval(text), Ok(Duration::from_secs(seconds)), "{text}");
+        }
+        for bad in ["", "m", "0", "0m", "10d", "1.5h", "-1", "99999999h", "10 m", "ä"] {
+            assert!(parse_interval(bad).is_err(), "{bad}");
+        }
+        assert_eq!(parse_max_rate("1M"), Ok(1 << 20));
+        assert!(parse_max_rate("1K").is_err() && parse_max_rate("fast").is_err());
     }
 
     #[test]
