@@ -149,8 +149,9 @@ impl Map {
         if self.copies > 1 { 1 } else { wanted.clamp(1, (PLACES / servers.max(1)).max(1)) }
     }
 
-    /// Who is behind in another map, which has other holders of blocks: those who are behind now, and those who were no
-    /// holders. `None` if there is a group of which nobody is complete then.
+    /// Who is behind in another map, in which servers that are empty have left: those who are behind now, and those who were no
+    /// holders. If none of those who held a group is left, there is nothing in it. `None` if there is a group of which nobody
+    /// is complete then.
     fn lags_in(&self, map: &Map) -> Option<Vec<Lag>> {
         let mut lags = Vec::new();
         for group in self.replicated().filter(|group| !self.is_gone(*group)) {
@@ -161,7 +162,10 @@ impl Map {
             }
             let complete: Vec<ServerId> = before.in_step().filter(|server| after.bit(*server) != 0).collect();
             if complete.is_empty() {
-                return None;
+                if before.all().iter().any(|server| map.server(*server).is_some()) {
+                    return None;
+                }
+                continue;
             }
             let is_behind = |server: &&ServerId| !complete.contains(server);
             let holders =
@@ -267,6 +271,14 @@ mod tests {
             let fair = |count: &u32| (all / 4..all / 2).contains(count);
             assert!(got.keys().eq(&[0, 2, 3]) && got.values().all(fair), "width {width}: {got:?}");
         }
+    }
+
+    #[test]
+    fn all_who_held_a_group_leave_at_once() {
+        let map = emptied(&rebalanced(depart(&replicated(5, 2, &[&[0, 1, 2, 3, 4]]), &[3, 4])));
+        let gone = applied(&map, MapChange::Remove { servers: ids(&[3, 4]), nodes: Vec::new() });
+        let stay = |group: Group| gone.holders(group).all().iter().all(|s| gone.server(*s).is_some());
+        assert!(gone.replicated().all(|group| stay(group) && gone.serving(group).next().is_some()));
     }
 
     #[test]
