@@ -89,6 +89,13 @@ fn what_cannot_be_is_refused_and_those_that_were_to_leave_can_stay() {
     site.bivouac(["shrink", &name, "--cancel"]).fails(65, &["nothing to cancel"]);
     site.bivouac(["rebuild", &name, "--cancel"]).fails(65, &["nothing to cancel"]);
     site.bivouac(["shrink", &name, "--server", "1", "--max-rate", "1M", "--background"]).ok();
+    let said = site.bivouac(["status", &name]).ok();
+    assert!(said.contains("up, to leave") && said.contains("files go to where they are to be"), "{said}");
+    let status = site.status(&name);
+    assert_eq!(
+        (&status["rebuild"]["rule"], &status["servers"][1]["departing"]),
+        (&"metadata".into(), &true.into())
+    );
     let said = site.bivouac(["shrink", &name, "--cancel"]).ok();
     assert!(said.contains("1 server of") && said.contains("stay"), "{said}");
     site.bivouac(["rebuild", &name]).ok();

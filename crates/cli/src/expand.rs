@@ -12,7 +12,7 @@ use crate::text::plural;
 use crate::{hosts, leader, rebuild, replace, status, up};
 use bivouac_daemon::controller::LinkError;
 use bivouac_layout::map::Node;
-use bivouac_layout::{Growth, Map, NodeId, SERVERS_MAX, Server, ServerId, ServerState};
+use bivouac_layout::{Growth, Map, NodeId, Rule, SERVERS_MAX, Server, ServerId, ServerState};
 use bivouac_proto::auth::Key;
 use bivouac_proto::control::ControlRequest;
 use bivouac_transport::engine::budget::control;
@@ -67,8 +67,14 @@ pub fn expand(home: &Home, args: &ExpandArgs) -> Result<(), Error> {
     );
     // Others may change the deployment meanwhile: the servers do the rest.
     drop(lock);
-    rebuild::begin(&record, &key, args.restripe.rule(), args.restripe.max_rate)?;
-    rebuild::follow(&record, &key, &args.restripe)
+    match args.restripe.rule() {
+        // No server leaves: everything is where it is to be.
+        Rule::Metadata => Ok(()),
+        Rule::Direct => {
+            rebuild::begin(&record, &key, Rule::Direct, args.restripe.max_rate)?;
+            rebuild::follow(&record, &key, &args.restripe)
+        }
+    }
 }
 
 fn look(record: &Record, key: &Key) -> Result<Map, Error> {

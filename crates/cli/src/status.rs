@@ -14,7 +14,9 @@ pub use asked::{Overview, counted, overview};
 use asked::{agents, recorded_servers, servers};
 use bivouac_layout::{Group, Map, SHARDS, ShardId};
 use bivouac_proto::auth::Key;
-use report::{AgentStatus, Condition, Counters, Deployment, ServerStatus, Status, Totals, VERSION};
+use report::{
+    AgentStatus, Condition, Counters, Deployment, Rebuilding, ServerStatus, Status, Totals, VERSION,
+};
 use std::path::Path;
 use tables::{evenness, list, one, servers_table};
 
@@ -79,6 +81,7 @@ fn examine(directory: &Directory, record: &Record) -> Deployment {
         metadata_replicas: record.metadata_replicas,
         incomplete: 0,
         moving_shards: 0,
+        rebuild: None,
         epoch: None,
         leader: None,
         voters: Vec::new(),
@@ -104,6 +107,10 @@ fn examine(directory: &Directory, record: &Record) -> Deployment {
             deployment.leader = Some(leader.0);
             deployment.voters = voters.iter().map(|node| node.0).collect();
             deployment.servers = servers(record, &map, &health, &key);
+            deployment.rebuild = map.rebuild.map(|rebuild| {
+                let all = deployment.servers.iter().filter_map(|server| server.progress.as_ref());
+                Rebuilding::new(&rebuild, &crate::rebuild::sum(rebuild.number, all))
+            });
             deployment.incomplete = incomplete(&map).0;
             // What has one copy cannot be held by others.
             let is_missed = |s: &&ServerStatus| s.state == "down" && (!s.given_up || map.replicas == 1);
@@ -356,6 +363,7 @@ mod tests {
             lease_ms: None,
             storage: vec![storage.into()],
             log: PathBuf::new(),
+            progress: None,
             counters: Some(Counters { capacity: 10, available: 4, inodes: 1, ..Counters::default() }),
         }
     }
@@ -383,8 +391,10 @@ mod tests {
                 "leader",
                 "metadata_replicas",
                 "mount",
+                "moving_shards",
                 "name",
                 "problem",
+                "rebuild",
                 "replicas",
                 "servers",
                 "state",
@@ -402,6 +412,7 @@ mod tests {
             fields,
             [
                 "address",
+                "departing",
                 "given_up",
                 "host",
                 "lease_ms",

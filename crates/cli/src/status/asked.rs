@@ -98,6 +98,7 @@ pub(super) fn servers(record: &Record, map: &Map, health: &[ServerHealth], key: 
                     storage: recorded.map(|d| d.storage.clone()).unwrap_or_default(),
                     log: recorded.map(|d| d.log.clone()).unwrap_or_default(),
                     lease_ms: stats.and_then(|stats| stats.lease_ms),
+                    progress: stats.map(|stats| stats.rebuild),
                     counters: stats.map(Counters::from),
                 }
             })
@@ -176,6 +177,7 @@ pub(super) fn recorded_servers(record: &Record) -> Vec<ServerStatus> {
                 lease_ms: None,
                 storage: d.storage.clone(),
                 log: d.log.clone(),
+                progress: None,
                 counters: None,
             })
         })

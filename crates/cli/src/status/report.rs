@@ -1,6 +1,8 @@
 //! What `bivouac status --json` says. Fields are added; none changes its meaning or goes without a new version.
 
+use bivouac_layout::{Rebuild, Rule};
 use bivouac_proto::control::Stats;
+use bivouac_proto::restripe::Progress;
 use serde::Serialize;
 use std::path::PathBuf;
 
@@ -30,6 +32,8 @@ pub(super) struct Deployment {
     pub(super) incomplete: usize,
     /// So many shards move to another server, or are to: servers have come, or are to leave.
     pub(super) moving_shards: usize,
+    /// What the servers do to bring files to where they are to be; `null`: nothing is to be done.
+    pub(super) rebuild: Option<Rebuilding>,
     pub(super) epoch: Option<u64>,
     /// The node whose agent is the controller; `null`: there is none.
     pub(super) leader: Option<u16>,
@@ -43,6 +47,43 @@ pub(super) struct Deployment {
     pub(super) agents: Vec<AgentStatus>,
     pub(super) servers: Vec<ServerStatus>,
     pub(super) totals: Totals,
+}
+
+/// How far a rebuild is, by the servers that answer.
+#[derive(Serialize, Clone, Copy, Debug)]
+pub(super) struct Rebuilding {
+    pub(super) rule: Rule,
+    /// Bytes per second that each server takes in at most; 0: as many as it can.
+    pub(super) max_rate: u64,
+    /// Files that are where they are to be since it began, and those that are not, or have not been looked at yet.
+    pub(super) files_done: u64,
+    pub(super) files_left: u64,
+    /// Bytes that have moved.
+    pub(super) bytes_done: u64,
+    /// Bytes of the files that are left: more than what of them has to move.
+    pub(super) bytes_left: u64,
+    /// Files that wait until programs end that have mapped them, or have them open in a mount that passes them through.
+    pub(super) held: u64,
+    /// Files that could not be moved: they are tried again.
+    pub(super) failed: u64,
+    /// A server has no room for what it is to get.
+    pub(super) no_room: bool,
+}
+
+impl Rebuilding {
+    pub(super) fn new(rebuild: &Rebuild, sum: &Progress) -> Rebuilding {
+        Rebuilding {
+            rule: rebuild.rule,
+            max_rate: rebuild.rate,
+            files_done: sum.files_done,
+            files_left: sum.files_left,
+            bytes_done: sum.bytes_done,
+            bytes_left: sum.bytes_left,
+            held: sum.held,
+            failed: sum.failed,
+            no_room: sum.no_room,
+        }
+    }
 }
 
 /// How a deployment fares.
@@ -128,6 +169,9 @@ pub(super) struct ServerStatus {
     pub(super) lease_ms: Option<u64>,
     pub(super) storage: Vec<PathBuf>,
     pub(super) log: PathBuf,
+    /// How far it is with the latest rebuild.
+    #[serde(skip)]
+    pub(super) progress: Option<Progress>,
     #[serde(flatten)]
     pub(super) counters: Option<Counters>,
 }

@@ -54,7 +54,37 @@ pub(super) fn one(d: &Deployment) -> String {
         let leader = d.leader.map_or("no controller".into(), |leader| format!("controller: node {leader}"));
         text.push_str(&format!("{leader}; the map is kept by nodes {}\n", voters.join(", ")));
     }
+    text.push_str(&moves(d));
     text.push_str(&servers_table(d));
+    text
+}
+
+/// What is on its way between servers.
+fn moves(d: &Deployment) -> String {
+    let mut text = String::new();
+    if d.moving_shards > 0 {
+        text.push_str(&format!("{} of the metadata to be moved\n", plural(d.moving_shards, "piece")));
+    }
+    if let Some(rebuild) = &d.rebuild {
+        text.push_str(&format!(
+            "files go to where they are to be: {} done, {} moved; {} left ({})",
+            plural(rebuild.files_done as usize, "file"),
+            size(rebuild.bytes_done),
+            rebuild.files_left,
+            size(rebuild.bytes_left)
+        ));
+        let reasons = [
+            (rebuild.held, "wait until the programs end that have them mapped, or open in a mount"),
+            (rebuild.failed, "could not be moved yet, and are tried again"),
+        ];
+        for (count, reason) in reasons.into_iter().filter(|(count, _)| *count > 0) {
+            text.push_str(&format!("; {count} {reason}"));
+        }
+        if rebuild.no_room {
+            text.push_str("; a server has no room for what it is to get: remove files, or add servers (`bivouac expand`)");
+        }
+        text.push('\n');
+    }
     text
 }
 
@@ -77,7 +107,11 @@ pub(super) fn servers_table(d: &Deployment) -> String {
     };
     for s in &d.servers {
         let address = s.address.clone().unwrap_or_else(|| "-".into());
-        let state = if s.given_up { format!("{}, given up", s.state) } else { s.state.to_owned() };
+        let state = match s {
+            s if s.given_up => format!("{}, given up", s.state),
+            s if s.departing => format!("{}, to leave", s.state),
+            s => s.state.to_owned(),
+        };
         let mut row = vec![s.id.to_string(), s.host.clone(), address, state];
         row.extend(numbers(s.counters.as_ref()));
         rows.push(row);
