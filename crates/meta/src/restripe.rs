@@ -6,7 +6,7 @@
 //! 1. The step is logged. From then on, whoever would change the file's size, or ask for it, waits ([`Core::in_steps`]); and
 //!    so does who wants to open it for writing, if nobody has.
 //! 2. The servers that have the range keep changes of it out. Those that are to have it take it.
-//! 3. That it is *decided* is logged. (If anything has failed before that, the step is undone at all servers, and forgotten.)
+//! 3. That it is *decided* is logged, and synced, as what was taken has been. (If anything has failed before that, the step is undone at all servers, and forgotten.)
 //! 4. Those that had the range give it up, and refuse from then on who goes by the old layout.
 //! 5. The new layout becomes the inode's. Until then nobody could see it; so nobody changes at the new servers what others
 //!    still read at the old ones.
@@ -394,6 +394,8 @@ impl<O: Outside> Core<O> {
         let step = Box::new(pending.step.clone());
         let mut concerned = pending.sources(&map);
         if pending.decided {
+            // What is at the new place only is not to be forgotten in a loss of power.
+            self.sync(ino)?;
             self.ask_each(right.standing, concerned, &RestripeRequest::Finish(step))?;
         } else {
             // One that is down and holds nothing by the old layout clears what it has when it is to take something.

@@ -104,8 +104,11 @@ impl Restriping {
                 ended.fold(Ok(()), Result::and)
             })?,
         }
-        let bytes = got.into_inner();
-        Ok(RestripeReply::Took { bytes })
+        if !wanted.is_empty() {
+            // It may have been synced where it was, and that server removes it when the step is decided.
+            self.store.sync(step.ino).map_err(|error| error.errno())?;
+        }
+        Ok(RestripeReply::Took { bytes: got.into_inner() })
     }
 
     /// What an earlier try may have left is not to show where the file has holes.
