@@ -7,11 +7,12 @@
 
 use crate::face::lock;
 use bivouac_layout::Ino;
+use bivouac_proto::meta::KERNEL;
 use std::collections::HashMap;
 use std::sync::Mutex;
 
-/// No process has a number from here on.
-const MADE_UP: u32 = 0x8000_0000;
+/// No process has a number from here on (Linux allows 2^22 of them). Those from [`KERNEL`] on mean something else.
+const MADE_UP: u32 = 1 << 30;
 
 /// Owners that have locks, or may have.
 #[derive(Default)]
@@ -153,7 +154,7 @@ impl Table {
         if pid != 0 && !self.numbers.contains_key(&pid) {
             return pid;
         }
-        (MADE_UP..=u32::MAX).find(|number| !self.numbers.contains_key(number)).unwrap_or(u32::MAX)
+        (MADE_UP..KERNEL).find(|number| !self.numbers.contains_key(number)).unwrap_or(KERNEL - 1)
     }
 
     /// Removes an owner without locks. Returns whether it was one. Its number stays in use.
@@ -179,6 +180,7 @@ mod tests {
         let description = lockers.note(200, 4711, FILE, 1);
         assert_eq!(process, 4711);
         assert_ne!(process, description);
+        assert!(description < KERNEL, "that would be no lock at all");
         assert_eq!(lockers.process(description), 4711);
         assert_eq!(lockers.note(100, 4711, Ino(8), 2), process);
     }

@@ -157,7 +157,7 @@ pub enum LockOwner {
     Flock(OpenId),
 }
 
-/// Numbers from this on are no pids. A lock of such an owner only says that a kernel uses blocks of the file past all servers,
+/// Numbers from this on are no pids, nor what mounts make up for owners that have none. A lock of such an owner only says that a kernel uses blocks of the file past all servers,
 /// because a process has mapped them, or a mount passes them through: they stay where they are as long as there is such a
 /// lock. It meets no others.
 pub const KERNEL: u32 = 1 << 31;
