@@ -208,7 +208,8 @@ impl MapChange {
         if next.has_other_primaries(map) {
             next.primaries_since = next.epoch;
         }
-        Some(next)
+        // No daemon would take another one, and nothing would go on.
+        next.check().is_ok().then_some(next)
     }
 }
 
