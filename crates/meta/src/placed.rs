@@ -2,6 +2,7 @@
 
 use crate::inode::{Body, Inode};
 use crate::outside::Outside;
+use crate::restripe::Pending;
 use crate::shard::Shard;
 use crate::store::Core;
 use bivouac_layout::{FileLayout, Ino, Map, ServerId, ShardId};
@@ -10,10 +11,13 @@ use bivouac_proto::status::Failure;
 /// Most files in one answer.
 const FILES: usize = 1000;
 
-/// The layout of a file that has copies: one in blocks, or one that is just being moved there.
+/// The layout of a file that has copies: one in blocks, or one that is just being moved there. A range that is decided to go is where it goes to: who catches up now was not asked to
+/// take it, and its former servers are giving it up.
 fn with_copies(shard: &Shard, map: &Map, ino: Ino, inode: &Inode) -> Option<FileLayout> {
     let layout = match &inode.body {
-        Body::Blocks(blocks) => blocks.layout.clone(),
+        Body::Blocks(blocks) => {
+            shard.restripes.get(&ino).and_then(Pending::goes).unwrap_or(&blocks.layout).clone()
+        }
         Body::Inline(_) if shard.purges.contains_key(&ino) => inode.layout(ino, map),
         _ => return None,
     };

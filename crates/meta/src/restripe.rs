@@ -222,6 +222,11 @@ fn next_step(
 }
 
 impl Pending {
+    /// The layout that the file is about to get, whatever happens.
+    pub(crate) fn goes(&self) -> Option<&FileLayout> {
+        self.decided.then_some(&self.step.new)
+    }
+
     /// The part of the range whose servers take part.
     fn concerned(&self) -> Range<u64> {
         let range = self.step.range();
@@ -304,7 +309,7 @@ impl<O: Outside> Core<O> {
             Some(Ok(begun)) => begun,
         };
         let moved = self.move_range(&map, &pending, right.standing, rebuild.rate).and_then(|moved| {
-            self.decide_step(ino, &pending, right)?;
+            self.decide_step(ino, &pending, (right, &map))?;
             Ok(moved)
         });
         let concluded = self.conclude_step(ino);
@@ -340,10 +345,6 @@ impl<O: Outside> Core<O> {
                 _ => return Err(Errno::PROTO.into()),
             }
         }
-        if self.outside.map().epoch != map.epoch {
-            // Others may hold the range now.
-            return Err(Refusal::Busy.into());
-        }
         Ok(moved)
     }
 
@@ -362,9 +363,13 @@ impl<O: Outside> Core<O> {
     }
 
     /// From here on the step is finished, whatever happens.
-    fn decide_step(&self, ino: Ino, pending: &Pending, right: Right) -> Result<(), Failure> {
+    fn decide_step(&self, ino: Ino, pending: &Pending, (right, map): (Right, &Map)) -> Result<(), Failure> {
         self.partitions.with(ino.shard(), |locked| {
             self.is_still(locked, right)?;
+            if self.outside.map().epoch != map.epoch {
+                // Others may hold the range now, or may have asked what they are to hold before this is decided.
+                return Err(Refusal::Busy.into());
+            }
             let is_there = locked.shard.restripes.get(&ino) == Some(pending);
             if !is_there || locked.shard.inodes.get(ino).is_none() {
                 return Err(Refusal::Busy.into());
