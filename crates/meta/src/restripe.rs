@@ -174,9 +174,10 @@ fn grows_elsewhere(layout: &FileLayout, map: &Map) -> bool {
 }
 
 /// To be called before a file is opened for writing: what it grows by goes to the newest servers from now on. If somebody has it
-/// open, that would take a step ([`next_step`]), because he goes by the layout as it is.
+/// open, that would take a step ([`next_step`]), because he goes by the layout as it is. So does a server that was given up and
+/// is back: it may still have bytes of the file from before, which only a step removes.
 pub(crate) fn continue_elsewhere(locked: &mut LockedShard<'_>, map: &Map, ino: Ino, now: Time) -> Op<()> {
-    if locked.shard.must_stay(ino) {
+    if locked.shard.must_stay(ino) || !map.spares.is_empty() {
         return Ok(());
     }
     let Some(inode) = locked.shard.inodes.get(ino) else { return Ok(()) };

@@ -76,6 +76,11 @@ impl Restriping {
         let Some(taking) = self.begin_taking(step) else { return Err(Errno::AGAIN.into()) };
         let range = step.start..step.end.min(length);
         let wanted: Vec<Move> = moves(map, (&step.old, &step.new), range, self.me).collect();
+        if !step.old.servers_to_clear(map, u64::MAX).contains(&self.me) {
+            // Whatever is here was left when this server was given up, or by an earlier try.
+            let drop = || self.store.drop_sub_file(step.ino);
+            self.copies.apply(step.ino, 0..u64::MAX, drop).map_err(|error| error.errno())?;
+        }
         self.clear(step, &wanted)?;
         let mut by_server: BTreeMap<ServerId, Vec<Question>> = BTreeMap::new();
         for question in questions(&wanted) {
