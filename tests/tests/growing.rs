@@ -9,11 +9,11 @@ use std::time::{Duration, Instant};
 const SUMS: &str = "set -o pipefail; cd /bivouac/old && md5sum * | md5sum && stat -c '%n %s %Y' * | md5sum";
 
 /// A deployment with files of many sizes, and what they are.
-fn begun(site: &Site, servers: &str, replicas: &str) -> (String, String) {
+fn begun(site: &Site, servers: &str, replicas: &str, options: &[&str]) -> (String, String) {
     let name = site.name("grows");
-    let options =
-        ["--block-size", "64K", "--heal-after", "never", "--restarts", "1000", "--replicas", replicas];
-    site.bivouac(["up", &name, "--servers", servers].into_iter().chain(options)).ok();
+    let usual = ["--block-size", "64K", "--heal-after", "never", "--replicas", replicas];
+    let up = ["up", &name, "--servers", servers];
+    site.bivouac(up.iter().chain(&usual).chain(options)).ok();
     let files = "mkdir /bivouac/old && cd /bivouac/old && for i in $(seq 200); do head -c ${i}K /dev/urandom > $i; done";
     site.sh(&name, files).ok();
     site.sh(&name, "head -c 30M /dev/urandom > /bivouac/old/big && truncate -s 90M /bivouac/old/sparse").ok();
@@ -35,7 +35,7 @@ fn everything_is_right(site: &Site, name: &str, before: &str, when: &str) {
 
 fn servers_leave_under_loads(test: &str, replicas: &str) {
     let site = Site::in_memory(test);
-    let (name, before) = begun(&site, "5", replicas);
+    let (name, before) = begun(&site, "5", replicas, &[]);
     let mut loads: Vec<Load> =
         [(BLOCKS, "blocks"), (LENGTHS, "lengths"), (APPENDS, "appends"), (NAMES, "names")]
             .into_iter()
@@ -82,7 +82,7 @@ fn servers_leave_a_deployment_with_two_copies() {
 #[test]
 fn what_cannot_be_is_refused_and_those_that_were_to_leave_can_stay() {
     let site = Site::in_memory("leave-refused");
-    let (name, before) = begun(&site, "3", "2");
+    let (name, before) = begun(&site, "3", "2", &[]);
     site.bivouac(["shrink", &name]).fails(2, &["--hosts", "--servers"]);
     site.bivouac(["shrink", &name, "--servers", "-2"]).fails(65, &["copies", "2 servers at least"]);
     site.bivouac(["shrink", &name, "--server", "9"]).fails(65, &["9"]);
@@ -123,7 +123,7 @@ fn interrupted(test: &str, replicas: &str) {
     let (rounds, seed) = (number("BIVOUAC_GROWTH_ROUNDS", 4), number("BIVOUAC_GROWTH_SEED", 1));
     let mut site = Site::in_memory(test);
     site.restarts_servers();
-    let (name, before) = begun(&site, "3", replicas);
+    let (name, before) = begun(&site, "3", replicas, &["--restarts", "1000"]);
     let mut dice = Dice(seed);
     let (mut servers_killed, mut commands_killed) = (0, 0);
     for round in 0..rounds {
