@@ -327,7 +327,7 @@ mod tests {
             hosts: Some(hosts),
             storage: Vec::new(),
             mount: "/m".into(),
-            block_size: crate::args::BlockSize(4096),
+            block_size: crate::args::values::BlockSize(4096),
             width: None,
             first: None,
             replicas: None,
