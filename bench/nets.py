@@ -111,11 +111,11 @@ class Network:
                 process.wait()
 
     @contextlib.contextmanager
-    def deployment(self, bench, options=()):
-        """A deployment with a server on each node."""
+    def deployment(self, bench, options=(), nodes=None):
+        """A deployment with a server on each node, or on each of these."""
         name = f"bench-{os.getpid()}-n{len(bench.names)}"
         bench.names.append(name)
-        hosts = ",".join(self.nodes)
+        hosts = ",".join(nodes or self.nodes)
         run(self.within(self.head, [BIVOUAC, "up", name, "--hosts", hosts, "--launcher", "netns", *options]))
         try:
             yield Reached(bench, name, self)

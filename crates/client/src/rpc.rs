@@ -8,7 +8,7 @@ use crate::links::Link;
 use crate::moves::Reached;
 use crate::session::Client;
 use bivouac_layout::map::{NO_SERVER, ServerState};
-use bivouac_layout::{Group, Ino, Map, Piece, ServerId, ShardId};
+use bivouac_layout::{Group, Ino, Map, News, Piece, ServerId, ShardId};
 use bivouac_node::release::begin_opening;
 use bivouac_node::{Fd, SlotId};
 use bivouac_proto::copies::{Copied, CopyRequest, Sender, Sent};
@@ -87,8 +87,8 @@ impl<'c> Requester for Asking<'c> {
         self.0.map()
     }
 
-    fn learn(&self, map: Box<Map>) {
-        self.0.learn_map(map);
+    fn learn(&self, news: News) {
+        self.0.learn_map(news);
     }
 
     fn refresh(&self) {

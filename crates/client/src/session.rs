@@ -14,7 +14,7 @@ use crate::list::Listing;
 use crate::locks::Held;
 use crate::moves::Heard;
 use crate::paths::Paths;
-use bivouac_layout::{Ino, Map, NodeId, ServerId, ServerState};
+use bivouac_layout::{Ino, Map, News, NodeId, ServerId, ServerState};
 use bivouac_node::file::FileError;
 use bivouac_node::{ByServer, Environment, Fd, OpenTable, SlotId};
 use bivouac_proto::agent::{AgentReply, AgentRequest};
@@ -220,13 +220,11 @@ impl Client {
     }
 
     /// Takes over a map, if it is sound and newer.
-    pub(crate) fn learn_map(&self, map: Box<Map>) {
+    pub(crate) fn learn_map(&self, news: News) {
         let current = self.map();
-        if map.check().is_err() || map.deployment != current.deployment || map.epoch <= current.epoch {
-            return;
-        }
+        let Some(map) = news.added_to(current) else { return };
         let primaries_change = map.copies > 1 || map.shards != current.shards;
-        let newer = Box::into_raw(map);
+        let newer = Box::into_raw(Box::new(map));
         // A lost race only means that somebody else installed one: the next refusal brings this one again.
         if self
             .map
@@ -254,7 +252,7 @@ impl Client {
             answer => answer,
         };
         if let Some(Reply::Agent(AgentReply::Map(map))) = answer? {
-            self.learn_map(map);
+            self.learn_map(News::Whole(map));
         }
         Ok(())
     }
@@ -420,7 +418,7 @@ impl Client {
         let Some(Reply::Agent(AgentReply::Attached { session, owner, locked, map, .. })) = reply else {
             return Err(TransportError::System(Errno::IO));
         };
-        self.learn_map(map);
+        self.learn_map(News::Whole(map));
         let held = Box::into_raw(Box::new(Held::new(locked, restarts)));
         self.let_go(self.held.swap(held, Ordering::AcqRel));
         self.owner.store(owner, Ordering::Relaxed);

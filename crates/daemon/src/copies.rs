@@ -125,7 +125,7 @@ impl Copies {
     pub(crate) fn serving(&self, group: Group) -> Result<Arc<Map>, Refusal> {
         let map = self.links.map();
         let serves = self.is_primary(&map, group) && self.links.lease.is_valid();
-        if serves && self.ready.load(Ordering::Acquire) >= map.epoch.0 {
+        if serves && self.ready.load(Ordering::Acquire) >= map.members_since.0 {
             Ok(map)
         } else {
             Err(Refusal::OldServer)
@@ -447,7 +447,7 @@ impl Copies {
     /// more of it.
     pub(crate) fn check_ready(&self) -> Result<(), Refusal> {
         let map = self.links.map();
-        let is_ready = map.copies == 1 || self.ready.load(Ordering::Acquire) >= map.epoch.0;
+        let is_ready = map.copies == 1 || self.ready.load(Ordering::Acquire) >= map.members_since.0;
         if is_ready { Ok(()) } else { Err(Refusal::OldServer) }
     }
 
@@ -524,6 +524,6 @@ impl Copies {
         }
         self.marks.forget(gained);
         self.slots.end(gained);
-        self.links.epoch() == map.epoch
+        self.links.map().members_since <= map.epoch
     }
 }

@@ -36,6 +36,7 @@ use bivouac_proto::auth::{Credentials, Hello, Key, Role, Welcome};
 use bivouac_proto::copies::CopyRequest;
 use bivouac_proto::meta::MetaRequest;
 use bivouac_proto::node::NodeRequest;
+use bivouac_proto::peer::PeerRequest;
 use bivouac_proto::status::Failure;
 use bivouac_proto::{Errno, Header, Refusal, Reply, Request};
 use bivouac_transport::engine::budget::OVERLAP;
@@ -170,6 +171,23 @@ impl Daemon {
         if header.epoch == mine { Ok(()) } else { Err(self.other_epoch(header, mine)) }
     }
 
+    /// Refuses a sender by whose map something about these groups is not as it is by the daemon's.
+    fn check_since(
+        &self,
+        header: &Header,
+        groups: impl IntoIterator<Item = bivouac_layout::Group>,
+    ) -> Result<(), Failure> {
+        if header.epoch == self.links.epoch() {
+            return Ok(());
+        }
+        let map = self.links.map();
+        let since = groups.into_iter().map(|group| map.since(group)).fold(map.members_since, Epoch::max);
+        match (since..=map.epoch).contains(&header.epoch) {
+            true => Ok(()),
+            false => Err(self.other_epoch(header, map.epoch)),
+        }
+    }
+
     /// Refuses to answer for what has copies without a lease.
     fn check_lease(&self) -> Result<(), Failure> {
         if self.links.lease.is_valid() { Ok(()) } else { Err(Refusal::OldServer.into()) }
@@ -178,7 +196,7 @@ impl Daemon {
     /// The refusal for a sender whose map is another one than that of the epoch `mine`.
     fn other_epoch(&self, header: &Header, mine: Epoch) -> Failure {
         if header.epoch < mine {
-            Refusal::StaleMap(Box::new((*self.links.map()).clone())).into()
+            Refusal::StaleMap(self.links.map().news_for(header.epoch)).into()
         } else {
             Refusal::OldServer.into()
         }
@@ -215,7 +233,11 @@ impl Daemon {
         // A close is accepted even with an old map: nobody waits for its answer, and so would notice a
         // refusal.
         if !done && !matches!(request, MetaRequest::Release { .. } | MetaRequest::Abandon { .. }) {
-            self.check_epoch(header)?;
+            match serve::concerns_one_shard(request) {
+                true => self.check_since(header, [bivouac_layout::Group::Shard(header.shard)])?,
+                // By one map, the answers of all servers make a whole.
+                false => self.check_epoch(header)?,
+            }
             let is_an_end = matches!(
                 request,
                 MetaRequest::EndSession { .. } | MetaRequest::Report { .. } | MetaRequest::Relock { .. }
@@ -345,7 +367,15 @@ impl Service for Daemon {
             (Request::Peer(request), Role::Server(from)) => match self.meta.get() {
                 Some(store) => {
                     let may_answer = if request.reads() { self.check_lease() } else { Ok(()) };
-                    let checked = self.check_epoch(header).and(may_answer);
+                    let checked = match request {
+                        // Terms tell apart who answers for these shards.
+                        PeerRequest::Ship { shipments } => {
+                            let shards = shipments.iter().map(|shipment| shipment.shard);
+                            self.check_since(header, shards.map(bivouac_layout::Group::Shard))
+                        }
+                        _ => self.check_epoch(header),
+                    };
+                    let checked = checked.and(may_answer);
                     checked.and_then(|()| match self.order.take(header.id, header.attempt) {
                         Turn::Begun(_running) => store.peer(*from, request),
                         Turn::Answered(_) | Turn::Overtaken => Err(Refusal::Busy.into()),

@@ -15,7 +15,7 @@ use crate::serve;
 use crate::standing::Losses;
 use bivouac_data::DataStore;
 use bivouac_layout::map::ServerState;
-use bivouac_layout::{Epoch, Group, Map, NodeId, Server, ServerId, ShardId};
+use bivouac_layout::{Epoch, Group, Map, News, NodeId, Server, ServerId, ShardId};
 use bivouac_meta::{Outside, Standing};
 use bivouac_proto::auth::{Key, Role};
 use bivouac_proto::copies::Copied;
@@ -80,9 +80,9 @@ impl Requester for Links {
         Links::map(self)
     }
 
-    fn learn(&self, map: Box<Map>) {
-        if map.check().is_ok() {
-            Links::learn(self, *map);
+    fn learn(&self, news: News) {
+        if let Some(map) = news.added_to(&Links::map(self)) {
+            Links::learn(self, map);
         }
     }
 

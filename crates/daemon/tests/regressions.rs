@@ -5,7 +5,7 @@ mod common;
 use bivouac_client::{Client, Fail, hidden};
 use bivouac_daemon::controller::ControlLink;
 use bivouac_layout::map::{Server, ServerState};
-use bivouac_layout::{Epoch, Ino, NodeId, ServerId};
+use bivouac_layout::{Epoch, Ino, News, NodeId, ServerId};
 use bivouac_proto::Errno;
 use bivouac_proto::control::{ControlReply, ControlRequest, Stats};
 use bivouac_proto::meta::{SetAttr, SetTime};
@@ -155,7 +155,7 @@ fn a_close_under_an_old_map_is_heard() {
     let handles: Vec<_> = (0..10).map(|i| c.open(&format!("f{i}"), CREATE).expect("opened")).collect();
     assert_eq!(sum(&c, |s| s.opens), 10);
     let map = bivouac_layout::Map { epoch: Epoch(7), ..c.map.clone() };
-    ask(&c, &ControlRequest::Install { map: Box::new(map) });
+    ask(&c, &ControlRequest::Install { news: News::Whole(Box::new(map)) });
     for handle in handles {
         c.client.closed(handle.id());
     }

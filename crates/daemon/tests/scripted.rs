@@ -5,7 +5,7 @@ mod common;
 
 use bivouac_client::Handle;
 use bivouac_layout::map::{Generation, Node, Server as MapServer, ServerState};
-use bivouac_layout::{Epoch, Map, NodeId, ServerId, balance};
+use bivouac_layout::{Epoch, Map, News, NodeId, ServerId, balance};
 use bivouac_proto::auth::{Hello, Key, Role, Welcome};
 use bivouac_proto::control::{ControlReply, ControlRequest};
 use bivouac_proto::data::{DataReply, DataRequest};
@@ -83,8 +83,8 @@ impl Service for Scripted {
                     rebuilt: 0,
                 }));
             }
-            Ok(Request::Control(ControlRequest::Install { map })) => {
-                self.epoch.store(map.epoch.0, Ordering::SeqCst);
+            Ok(Request::Control(ControlRequest::Install { news })) => {
+                self.epoch.store(news.epoch().0, Ordering::SeqCst);
                 reply.ok(&Reply::Done);
             }
             Ok(Request::Data(request)) => {
@@ -232,7 +232,7 @@ fn a_newer_map_is_used_by_the_next_attempt_and_by_later_requests() {
     let before = play.c.map.epoch;
     let mut newer = play.c.map.clone();
     newer.epoch = Epoch(before.0 + 1);
-    play.script([Act::Refuse(Refusal::StaleMap(Box::new(newer.clone())))]);
+    play.script([Act::Refuse(Refusal::StaleMap(News::Whole(Box::new(newer.clone()))))]);
     assert_eq!(play.write(0), Ok(1000));
     let asked = play.asked();
     assert_one_request(&asked, 2);
@@ -241,7 +241,7 @@ fn a_newer_map_is_used_by_the_next_attempt_and_by_later_requests() {
     let (mut foreign, mut broken) = (newer.clone(), newer.clone());
     (foreign.epoch, foreign.deployment) = (Epoch(before.0 + 2), 98);
     (broken.epoch, broken.shards) = (Epoch(before.0 + 2), Vec::new());
-    play.script([foreign, broken].map(|map| Act::Refuse(Refusal::StaleMap(Box::new(map)))));
+    play.script([foreign, broken].map(|map| Act::Refuse(Refusal::StaleMap(News::Whole(Box::new(map))))));
     assert_eq!(play.write(0), Ok(1000));
     let epochs: Vec<Epoch> = play.asked().iter().map(|(header, _)| header.epoch).collect();
     assert_eq!(epochs, [newer.epoch; 3]);

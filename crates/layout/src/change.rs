@@ -208,6 +208,7 @@ impl MapChange {
         if next.has_other_primaries(map) {
             next.primaries_since = next.epoch;
         }
+        next.note_since(map);
         // No daemon would take another one, and nothing would go on.
         next.check().is_ok().then_some(next)
     }

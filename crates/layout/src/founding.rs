@@ -110,6 +110,8 @@ impl Founding {
             rebuild: None,
             rebuilds: 0,
             emptied: Vec::new(),
+            members_since: Epoch(1),
+            shards_since: Vec::new(),
         };
         let primaries = balance::deal(&[], &servers);
         let copies = (0..SHARDS).map(ShardId).zip(primaries);
@@ -155,6 +157,8 @@ impl Map {
             rebuild: None,
             rebuilds: 0,
             emptied: Vec::new(),
+            members_since: Epoch(0),
+            shards_since: Vec::new(),
         }
     }
 }

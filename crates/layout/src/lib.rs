@@ -35,6 +35,7 @@ pub mod placement;
 mod rebalancing;
 mod replacing;
 pub mod restripe;
+mod since;
 pub mod template;
 
 pub use change::MapChange;
@@ -48,6 +49,7 @@ pub use moving::{MoveStage, Relocation, ShardMove};
 pub use placement::{FileLayout, LayoutRange, Piece};
 pub use replacing::{Replaced, Replacement};
 pub use restripe::{Rebuild, Rule};
+pub use since::{News, ShardNews};
 pub use template::{First, Template};
 
 #[cfg(test)]

@@ -167,6 +167,10 @@ pub struct Map {
     pub rebuilds: u32,
     /// Departing servers that no file has blocks on any more, sorted.
     pub emptied: Vec<ServerId>,
+    /// The first map that says the same as this one of everything but who holds shards ([`Map::since`]).
+    pub members_since: Epoch,
+    /// Shards whose holders have changed since, each with the first map that has them as they are; sorted.
+    pub shards_since: Vec<(ShardId, Epoch)>,
 }
 
 impl Map {
@@ -312,6 +316,14 @@ impl Map {
             || !self.emptied.iter().all(|server| self.is_departing(*server))
         {
             Err("servers without files are not departing, or not sorted")
+        } else if self.members_since > self.epoch
+            || !self.shards_since.windows(2).all(|w| w[0].0 < w[1].0)
+            || !self
+                .shards_since
+                .iter()
+                .all(|(shard, since)| shard.0 < SHARDS && *since > self.members_since && *since <= self.epoch)
+        {
+            Err("something is as it is since a map that cannot be")
         } else if self.rebuild.is_some_and(|rebuild| rebuild.number != self.rebuilds) {
             Err("the rebuild that is under way is not the last one")
         } else if !is_block_size(self.block_size) {

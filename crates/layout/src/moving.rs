@@ -96,7 +96,7 @@ impl Map {
         self.shards.get(at..at + copies).unwrap_or_default()
     }
 
-    fn row_mut(&mut self, shard: ShardId) -> &mut [ServerId] {
+    pub(crate) fn row_mut(&mut self, shard: ShardId) -> &mut [ServerId] {
         let copies = usize::from(self.copies);
         let at = usize::from(shard.0) * copies;
         self.shards.get_mut(at..at + copies).unwrap_or_default()

@@ -367,7 +367,7 @@ impl<O: Outside> Core<O> {
     fn decide_step(&self, ino: Ino, pending: &Pending, (right, map): (Right, &Map)) -> Result<(), Failure> {
         self.partitions.with(ino.shard(), |locked| {
             self.is_still(locked, right)?;
-            if self.outside.map().epoch != map.epoch {
+            if self.outside.map().members_since > map.epoch {
                 // Others may hold the range now, or may have asked what they are to hold before this is decided.
                 return Err(Refusal::Busy.into());
             }

@@ -2,7 +2,7 @@
 
 use crate::restripe::Progress;
 use crate::verify::{Name, VerifyRequest, VerifyState};
-use bivouac_layout::{Epoch, Founding, Group, Growth, Ino, Map, NodeId, Replacement, Rule, ServerId};
+use bivouac_layout::{Epoch, Founding, Group, Growth, Ino, Map, News, NodeId, Replacement, Rule, ServerId};
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 
@@ -21,8 +21,8 @@ pub enum ControlRequest {
     },
     /// Take this map if it is newer than yours.
     Install {
-        /// The map.
-        map: Box<Map>,
+        /// What it adds to the receiver's.
+        news: News,
     },
     /// Begin a deployment: found the group of voters that keeps its map, and give the map to all daemons. To one
     /// agent, once; answered when the map is kept and the agent is the controller.

@@ -4,7 +4,7 @@
 //! change before it tries again; the program never sees one). A refusal's body is a [`Refusal`] with the
 //! details.
 
-use bivouac_layout::{Ino, Map};
+use bivouac_layout::{Ino, News};
 use serde::{Deserialize, Serialize};
 
 /// A Linux error number, as the program will see it.
@@ -88,8 +88,8 @@ impl From<Errno> for Status {
 /// Why the server did not do what was asked. It has changed nothing; the client adapts and asks again.
 #[derive(Clone, PartialEq, Serialize, Deserialize, Debug)]
 pub enum Refusal {
-    /// The sender's map is older than the server's, which is here.
-    StaleMap(Box<Map>),
+    /// What the request is about is not as the sender's map says any more: what has changed since then.
+    StaleMap(News),
     /// The sender's map is newer than the server's, which is getting the newer one; or the server has just been
     /// started and is not ready yet. Try again shortly.
     OldServer,

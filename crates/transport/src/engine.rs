@@ -40,7 +40,7 @@ use crate::error::TransportError;
 use crate::socket::now;
 use backoff::Backoff;
 use bivouac_layout::map::{NO_SERVER, ServerState};
-use bivouac_layout::{Epoch, Group, Map, ServerId, ShardId};
+use bivouac_layout::{Epoch, Group, Map, News, ServerId, ShardId};
 use bivouac_proto::status::Failure;
 use bivouac_proto::{Errno, Header, Kind, Refusal, Reply, RequestId};
 use budget::refusing::GONE;
@@ -73,7 +73,7 @@ pub trait Requester {
     fn map(&self) -> Self::MapRef<'_>;
 
     /// Takes over a map that came with a refusal, if it is sound and newer.
-    fn learn(&self, map: Box<Map>);
+    fn learn(&self, news: News);
 
     /// Whether its sender may still send it, by the newest map: asked at every attempt, after the map, and when the answer
     /// takes long.

@@ -5,7 +5,7 @@
 mod common;
 
 use bivouac_layout::map::ServerState;
-use bivouac_layout::{Epoch, Map, SHARDS, ServerId, ShardId};
+use bivouac_layout::{Epoch, Map, News, SHARDS, ServerId, ShardId};
 use bivouac_proto::status::Failure;
 use bivouac_proto::{Errno, Refusal};
 use bivouac_testing::is_quick;
@@ -22,7 +22,12 @@ const FIRST: To = To::Server(ServerId(0), ShardId(0));
 const SHARD: To = To::Shard(ShardId(7));
 const EIO: Failure = Failure::Errno(Errno::IO);
 
+fn whole(map: Map) -> News {
+    News::Whole(Box::new(map))
+}
+
 #[test]
+
 fn lost_answers_are_asked_for_again() {
     let remote = Remote::new(11);
     let asker = Patient::new(&[&remote.endpoint]);
@@ -200,13 +205,13 @@ fn who_believes_that_nobody_is_up_asks_for_a_newer_map() {
     let mut none = map(2);
     (none.epoch, none.servers[0].state, none.servers[1].state) =
         (Epoch(2), ServerState::Down, ServerState::Down);
-    asker.learn(Box::new(none));
+    asker.learn(whole(none));
     assert_eq!(asker.ask(FIRST, 0).err(), Some(EIO));
     let mut newest = map(2);
     newest.epoch = Epoch(3);
     *asker.newest.lock().unwrap() = Some(newest.clone());
     asker.done(FIRST, 1);
-    asker.learn(Box::new({
+    asker.learn(whole({
         newest.epoch = Epoch(4);
         newest.servers.iter_mut().for_each(|server| server.state = ServerState::Down);
         newest.clone()
@@ -227,7 +232,7 @@ fn a_server_that_joins_is_waited_for_unless_it_never_gets_up() {
         (newest.epoch, newest.servers[0].state) = (Epoch(epoch), state);
         newest
     };
-    asker.learn(Box::new(known(2, ServerState::Joining)));
+    asker.learn(whole(known(2, ServerState::Joining)));
     std::thread::scope(|scope| {
         let one = scope.spawn(|| asker.ask(FIRST, 1));
         let each = scope.spawn(|| asker.ask_each(&[(FIRST, 2), (FIRST, 3)]));
@@ -238,13 +243,13 @@ fn a_server_that_joins_is_waited_for_unless_it_never_gets_up() {
         assert!(each.join().unwrap().into_iter().all(|answer| answer.is_ok()));
     });
     remote.books().assert_once([1, 2, 3]);
-    asker.learn(Box::new(known(4, ServerState::Joining)));
+    asker.learn(whole(known(4, ServerState::Joining)));
     let begun = Instant::now();
     assert_eq!(asker.ask(FIRST, 4).err(), Some(EIO));
     assert!(begun.elapsed() >= GONE && begun.elapsed() < HANG / 2, "{:?}", begun.elapsed());
     // Where others can take its place, the map names them: nobody waits for one that joins.
     let shards = (0..SHARDS).flat_map(|_| [ServerId(0), ServerId(1)]).collect();
-    asker.learn(Box::new(Map { copies: 2, shards, ..known(5, ServerState::Joining) }));
+    asker.learn(whole(Map { copies: 2, shards, ..known(5, ServerState::Joining) }));
     assert_eq!(asker.map().epoch, Epoch(5), "a sound map");
     let begun = Instant::now();
     assert_eq!(asker.ask(FIRST, 5).err(), Some(EIO));
@@ -378,7 +383,7 @@ fn a_request_follows_its_shard_with_its_identity() {
     let mut newest = map(2);
     newest.epoch = Epoch(3);
     first.proxy.set(Faults::default());
-    second.ledger.refuse([Refusal::StaleMap(Box::new(newest))]);
+    second.ledger.refuse([Refusal::StaleMap(whole(newest))]);
     asker.done(SHARD, 2);
     let seen = first.ledger.seen.lock().unwrap().last().copied().unwrap();
     assert_eq!((seen.epoch, seen.attempt), (Epoch(3), 1));
@@ -391,7 +396,7 @@ fn a_map_that_does_not_help_is_no_reason_to_ask_without_a_pause() {
     let asker = Hasty::new(&[&remote.endpoint]);
     let mut broken = map(1);
     (broken.epoch, broken.shards) = (Epoch(9), Vec::new());
-    let useless = [Refusal::StaleMap(Box::new(map(1))), Refusal::StaleMap(Box::new(broken))];
+    let useless = [Refusal::StaleMap(whole(map(1))), Refusal::StaleMap(whole(broken))];
     remote.ledger.refuse(useless.clone());
     asker.done(FIRST, 1);
     remote.ledger.refuse((0..5_000).flat_map(|_| useless.clone()));
@@ -439,7 +444,7 @@ fn several_at_once_are_refused_for_themselves() {
     // A server that is down by the map is not asked, and the others are.
     let mut newest = map(2);
     (newest.epoch, newest.servers[0].state) = (Epoch(2), ServerState::Down);
-    asker.learn(Box::new(newest));
+    asker.learn(whole(newest));
     let asked = remotes[0].ledger.seen.lock().unwrap().len();
     let mut answers = asker.ask_each(&[(FIRST, 5), (second, 6)]);
     assert_answers(answers.pop().unwrap(), 6);

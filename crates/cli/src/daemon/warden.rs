@@ -159,7 +159,11 @@ impl Shared {
         };
         let endpoint = Endpoint::Tcp(address);
         let told = ControlLink::connect(&endpoint, &self.config.key, self.config.deployment, control::LOOK)
-            .and_then(|mut link| link.tell(ControlRequest::Install { map: Box::new(map.clone()) }));
+            .and_then(|mut link| {
+                link.tell(ControlRequest::Install {
+                    news: bivouac_layout::News::Whole(Box::new(map.clone())),
+                })
+            });
         tracing::info!(%server, succession, pid = process.pid, ?told, "the server was replaced, and has to end");
         true
     }

@@ -326,7 +326,7 @@ impl Watcher {
         }
         if self.epoch < map.epoch {
             link.set_timeout(self.patience().max(ANSWER))?;
-            link.tell(ControlRequest::Install { map: Box::new((*map).clone()) })?;
+            link.tell(ControlRequest::Install { news: map.news_for(self.epoch) })?;
             self.epoch = map.epoch;
         }
         if let Some(server) = self.server() {

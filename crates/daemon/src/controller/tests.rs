@@ -136,9 +136,9 @@ impl Service for Fake {
                     rebuilt: 0,
                 }));
             }
-            Ok(Request::Control(ControlRequest::Install { map })) => {
+            Ok(Request::Control(ControlRequest::Install { news })) => {
                 self.0.before.store(self.0.pings.load(Ordering::SeqCst), Ordering::SeqCst);
-                self.0.epoch.store(map.epoch.0, Ordering::SeqCst);
+                self.0.epoch.store(news.epoch().0, Ordering::SeqCst);
                 reply.ok(&Reply::Done);
             }
             Ok(Request::Control(ControlRequest::Shutdown { keep })) => {

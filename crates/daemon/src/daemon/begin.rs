@@ -6,7 +6,7 @@ use crate::follower::Follower;
 use crate::links::Around;
 use crate::rebuilding::Rebuilder;
 use crate::vigil::Vigil;
-use bivouac_layout::{Ino, Map, ServerState, ShardId};
+use bivouac_layout::{Ino, Map, News, ServerState, ShardId};
 use bivouac_meta::{Observer, Options};
 use bivouac_node::VersionPage;
 use std::sync::atomic::Ordering;
@@ -31,7 +31,15 @@ impl Observer for Page {
 
 impl Daemon {
     /// Takes over a map. With the first one the deployment begins here.
-    pub(super) fn install(&self, map: &Map) -> Result<(), InstallError> {
+    pub(super) fn install(&self, news: &News) -> Result<(), InstallError> {
+        let map = &match news {
+            News::Whole(map) => (**map).clone(),
+            News::Shards(shards) if shards.epoch <= self.links.epoch() => return Ok(()),
+            News::Shards(_) => {
+                let added = news.clone().added_to(&self.links.map());
+                added.ok_or(InstallError::Map("it does not follow on the map that is here"))?
+            }
+        };
         map.check().map_err(InstallError::Map)?;
         if map.deployment != self.config.deployment {
             return Err(InstallError::Map("it is another deployment's"));

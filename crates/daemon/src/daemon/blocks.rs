@@ -55,13 +55,20 @@ fn sender(role: &Role, header: &Header, request: &DataRequest) -> Option<copies:
 }
 
 impl Daemon {
-    /// The stores for a request about blocks that was sent by the map of this daemon.
-    fn stores(&self, header: &Header) -> Result<(&DataStore, &Copies), Failure> {
+    /// The stores for a request about blocks, if all is as by its sender's map.
+    fn stores(
+        &self,
+        role: &Role,
+        header: &Header,
+        request: &DataRequest,
+    ) -> Result<(&DataStore, &Copies), Failure> {
         self.counters.data.fetch_add(1, Ordering::Relaxed);
         let (Some(store), Some(copies)) = (&self.links.data, &self.copies) else {
             return Err(Errno::IO.into());
         };
-        self.check_epoch(header)?;
+        // A server acts by the right to the file's shard.
+        let by = sender(role, header, request).and_then(|by| by.standing);
+        self.check_since(header, by.map(|standing| standing.group))?;
         Ok((store, copies))
     }
 
@@ -73,7 +80,7 @@ impl Daemon {
         payload: &[u8],
         reply: &mut Responder<'_>,
     ) {
-        let (store, copies) = match self.stores(header) {
+        let (store, copies) = match self.stores(role, header, request) {
             Ok(stores) => stores,
             Err(failure) => return reply.fail(&failure),
         };
@@ -118,7 +125,7 @@ impl Daemon {
         payload: &[u8],
         reply: &mut Responder<'_>,
     ) {
-        let (store, copies) = match self.stores(header) {
+        let (store, copies) = match self.stores(&session.role, header, &copied.request) {
             Ok(stores) => stores,
             Err(failure) => return reply.fail(&failure),
         };
@@ -191,7 +198,7 @@ impl Daemon {
                 None => {
                     reply.buffer().clear();
                     // The primary may be another one meanwhile: the program is to ask by the newest map.
-                    return match self.check_epoch(header) {
+                    return match self.check_since(header, [group]) {
                         Ok(()) => reply.ok(&Reply::Data(DataReply::Elsewhere)),
                         Err(failure) => reply.fail(&failure),
                     };
@@ -210,7 +217,8 @@ impl Daemon {
         reply: &mut Responder<'_>,
     ) -> Result<Reply, Failure> {
         let restriping = self.restriping.as_ref().ok_or(Errno::IO)?;
-        self.check_epoch(header)?;
+        let shard = request.step().map(|step| Group::Shard(step.ino.shard()));
+        self.check_since(header, shard)?;
         let _running = match self.order.take(header.id, header.attempt) {
             Turn::Begun(running) => running,
             Turn::Answered(_) | Turn::Overtaken => return Err(Refusal::Busy.into()),
@@ -248,7 +256,7 @@ impl Daemon {
         match (bivouac_proto::decode(body).ok()?, &session.role) {
             (Request::Copied(copied @ Copied { request: DataRequest::Write { .. }, .. }), role)
                 if matches!(role, Role::Client { .. } | Role::Server(_))
-                    && header.epoch == self.links.epoch() =>
+                    && self.check_since(header, None).is_ok() =>
             {
                 copies.begin_ahead(copied.group, &session.program(header, &copied), len).map(Coming::Write)
             }
@@ -269,7 +277,7 @@ impl Daemon {
         reply: &mut Responder<'_>,
     ) -> Result<Reply, Failure> {
         let copies = self.copies.as_ref().ok_or(Errno::IO)?;
-        self.check_epoch(header)?;
+        self.check_since(header, None)?;
         let _running = match self.order.take(header.id, header.attempt) {
             Turn::Begun(running) => running,
             Turn::Answered(_) | Turn::Overtaken => return Err(Refusal::Busy.into()),

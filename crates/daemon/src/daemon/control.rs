@@ -75,7 +75,7 @@ impl Daemon {
                     rebuilt,
                 })
             }
-            ControlRequest::Install { map } => self.install(map).err().map(|error| {
+            ControlRequest::Install { news } => self.install(news).err().map(|error| {
                 tracing::error!(%error, "a map is not taken");
                 ControlReply::Failed { cause: error.to_string() }
             }),

@@ -91,7 +91,7 @@ impl Restriping {
             by_server.values().flat_map(|all| all.chunks(all.len().div_ceil(TO_ONE))).collect();
         let ask_all = |questions: &[Question]| -> Result<(), Failure> {
             for question in questions {
-                if taking.interrupted.load(Ordering::Relaxed) || self.links.epoch() != map.epoch {
+                if taking.interrupted.load(Ordering::Relaxed) || self.links.map().members_since > map.epoch {
                     return Err(Errno::AGAIN.into());
                 }
                 let bytes = question.stretches.iter().map(|(_, len)| u64::from(*len)).sum();

@@ -7,7 +7,7 @@ use bivouac_daemon::config::{DaemonConfig, ServerConfig};
 use bivouac_daemon::controller::ControlLink;
 use bivouac_daemon::{Running, start};
 use bivouac_layout::map::{Node, Server, ServerState};
-use bivouac_layout::{Founding, Ino, Map, NodeId, ServerId};
+use bivouac_layout::{Founding, Ino, Map, News, NodeId, ServerId};
 use bivouac_node::Environment;
 use bivouac_proto::auth::Key;
 use bivouac_proto::control::{ControlReply, ControlRequest};
@@ -69,7 +69,9 @@ pub fn cluster_with(name: &str, servers: u16, change: impl FnOnce(&mut Map)) -> 
         map.numbers = map.servers.last().map_or(0, |last| last.id.0 + 1);
         for server in map.servers.iter().take(servers.into()) {
             ControlLink::connect(&Endpoint::Tcp(server.address), &KEY, 99, HANG)
-                .and_then(|mut link| link.tell(ControlRequest::Install { map: Box::new(map.clone()) }))
+                .and_then(|mut link| {
+                    link.tell(ControlRequest::Install { news: News::Whole(Box::new(map.clone())) })
+                })
                 .expect("installed");
         }
         map

@@ -19,8 +19,8 @@ use crate::verify::{Fault, Finding, Name, Outcome, Stage, VerifyRequest, VerifyS
 use crate::{Errno, OpenId, Refusal, Reply, Request};
 use bivouac_layout::map::{Generation, Map, Node, Server, ServerState};
 use bivouac_layout::{
-    Epoch, FileLayout, First, Former, Founding, GenerationId, Group, Growth, Ino, Lag, MoveStage, NodeId,
-    Rebuild, Replacement, Rule, ServerId, ShardId, ShardMove, Spare, Template,
+    Epoch, FileLayout, First, Former, Founding, GenerationId, Group, Growth, Ino, Lag, MoveStage, News,
+    NodeId, Rebuild, Replacement, Rule, ServerId, ShardId, ShardMove, Spare, Template,
 };
 
 const INO: Ino = Ino(u64::MAX);
@@ -104,6 +104,8 @@ pub(super) fn map() -> Box<Map> {
         rebuild: Some(Rebuild { number: 7, rule: Rule::Metadata, rate: u64::MAX }),
         rebuilds: 7,
         emptied: vec![ServerId(1)],
+        members_since: Epoch(7),
+        shards_since: vec![(ShardId(7), Epoch(u64::MAX)), (ShardId(9), Epoch(8))],
     })
 }
 
@@ -183,7 +185,7 @@ pub(super) fn requests() -> Vec<Request<'static>> {
             leader: NodeId(0),
             lease: Some(Grant { from: u64::MAX, millis: u32::MAX }),
         },
-        ControlRequest::Install { map: map() },
+        ControlRequest::Install { news: News::Whole(map()) },
         ControlRequest::Found { founding: Box::new(founding()) },
         ControlRequest::Resume {
             agents: vec![(NodeId(u16::MAX), "[fe80::1]:65535".parse().unwrap())],
@@ -624,7 +626,8 @@ fn findings() -> Vec<Finding> {
 /// Every refusal.
 pub(super) fn refusals() -> Vec<Refusal> {
     vec![
-        Refusal::StaleMap(map()),
+        Refusal::StaleMap(News::Whole(map())),
+        Refusal::StaleMap(map().news_for(Epoch(8))),
         Refusal::OldServer,
         Refusal::StaleNamespace { version: u64::MAX, moved: None },
         Refusal::StaleNamespace { version: 7, moved: Some(vec![INO]) },

@@ -3,7 +3,7 @@
 
 use super::*;
 use bivouac_layout::map::{Node, ServerState};
-use bivouac_layout::{Founding, Map, NodeId, SHARDS, ServerId};
+use bivouac_layout::{Founding, Map, News, NodeId, SHARDS, ServerId};
 use bivouac_proto::Refusal;
 use bivouac_proto::header::NO_REPLY;
 use bivouac_transport::engine::{
@@ -280,16 +280,16 @@ impl<const PATIENCE: u64> Requester for Asker<PATIENCE> {
         self.map.read().unwrap().clone()
     }
 
-    fn learn(&self, newer: Box<Map>) {
+    fn learn(&self, news: News) {
         let mut map = self.map.write().unwrap();
-        if newer.check().is_ok() && newer.epoch > map.epoch {
-            *map = Arc::new(*newer);
+        if let Some(newer) = news.added_to(&map) {
+            *map = Arc::new(newer);
         }
     }
 
     fn refresh(&self) {
         if let Some(newest) = self.newest.lock().unwrap().take() {
-            self.learn(Box::new(newest));
+            self.learn(News::Whole(Box::new(newest)));
         }
     }
 
