@@ -1,14 +1,12 @@
 """Servers that come and leave, on 8 shaped links: how long files take to go where they are to be, and what programs feel of it.
 
 The shape of figures 1.4.1 and 1.4.2 of expand-final-evaluation.000, scaled to one machine: 1 GiB in files of several sizes, three block
-sizes, 2 to 4 to 8 servers and back, the three ways to rebuild. And of figures 2.3.1 and 2.3.2: an application that reads files all the
-while, with its bandwidth over time.
+sizes, 2 to 4 to 8 servers and back, the three ways to rebuild.
 """
 
 import json
 import os
 import re
-import statistics
 import subprocess
 import time
 

@@ -68,7 +68,7 @@ pub(crate) struct Daemon {
     /// Held while a map is being installed.
     installing: Mutex<()>,
     boot: u64,
-    counters: Counters,
+    counters: Arc<Counters>,
     order: Order,
     pub(crate) ending: Arc<Ending>,
     /// The server's version page, and what keeps it valid.
@@ -83,11 +83,13 @@ pub(crate) struct Daemon {
 
 /// What the daemon did. Statistics only: no order among them is promised.
 #[derive(Default)]
-struct Counters {
+pub(crate) struct Counters {
     meta: AtomicU64,
     data: AtomicU64,
-    read: AtomicU64,
-    written: AtomicU64,
+    /// Bytes that programs have read from blocks.
+    pub(crate) read: AtomicU64,
+    /// Bytes that they have written.
+    pub(crate) written: AtomicU64,
     connections: AtomicU64,
 }
 
@@ -125,8 +127,9 @@ impl Daemon {
         let store = links.data.clone().zip(config.server.as_ref());
         let copies =
             store.clone().map(|(store, server)| Arc::new(Copies::new(links.clone(), store, server.id)));
+        let counters = Arc::<Counters>::default();
         let restriping = store.zip(copies.clone()).map(|((store, server), copies)| {
-            Arc::new(Restriping::new(links.clone(), store, copies, server.id))
+            Arc::new(Restriping::new(links.clone(), store, copies, server.id, &counters))
         });
         let tether = config.ephemeral.then(|| Tether::start(ending.clone()).map(Arc::new)).transpose();
         let tether = tether.map_err(DaemonError::Thread)?;
@@ -149,7 +152,7 @@ impl Daemon {
             begun: AtomicBool::new(false),
             installing: Mutex::default(),
             boot,
-            counters: Counters::default(),
+            counters,
             order: Order::new(OVERLAP),
             wards: Arc::new(Wards::new(ending.clone())),
             ending,

@@ -6,6 +6,7 @@
 //! again, because it may answer for other shards. What fails is tried again; nothing is kept here that a restart could lose.
 
 use crate::links::Links;
+use crate::restriping::Restriping;
 use bivouac_layout::{Epoch, Map, Rebuild};
 use bivouac_meta::{MetaStore, Outside, Restriped, ToMove};
 use bivouac_proto::Errno;
@@ -13,14 +14,22 @@ use bivouac_proto::restripe::Progress;
 use bivouac_proto::status::Failure;
 use bivouac_transport::engine::Requester;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-/// Files at once.
-const AT_ONCE: usize = 8;
+/// Files at once, at most: a small one takes some round trips, in which its links would be idle.
+const AT_ONCE: usize = 32;
+/// Bytes of files that are at once on their way, at most: more would only make each of them take longer.
+const BYTES_AT_ONCE: u64 = 256 << 20;
+/// Of a large file, so much at once is on its way.
+const LARGE: u64 = 32 << 20;
 /// Time before it is looked again for files that could not be moved.
 const RETRY: Duration = Duration::from_millis(200);
+/// How long shards that move are waited for, at most, before each file.
+const SHARDS_FIRST: Duration = Duration::from_secs(2);
+/// Time between two looks whether they still do.
+const LOOK: Duration = Duration::from_millis(10);
 /// Longest sleep when nothing is to be done.
 const REST: Duration = Duration::from_secs(60);
 
@@ -47,6 +56,7 @@ impl Rebuilder {
     pub(crate) fn start<O: Outside>(
         links: &Arc<Links>,
         meta: Arc<MetaStore<O>>,
+        restriping: Arc<Restriping>,
     ) -> std::io::Result<Rebuilder> {
         let state = Arc::<Mutex<State>>::default();
         let (links, told) = (links.clone(), state.clone());
@@ -55,7 +65,7 @@ impl Rebuilder {
             while let Some(map) = links.wait_for_map(known, rest) {
                 known = map.epoch;
                 rest = match &map.rebuild {
-                    Some(rebuild) => pass(&links, &meta, &map, rebuild, &told),
+                    Some(rebuild) => pass(&links, (&meta, &restriping), &map, rebuild, &told),
                     None => REST,
                 };
             }
@@ -86,7 +96,7 @@ impl Rebuilder {
 /// Goes through all files once. How long to rest then.
 fn pass<O: Outside>(
     links: &Links,
-    meta: &MetaStore<O>,
+    (meta, restriping): (&MetaStore<O>, &Restriping),
     map: &Map,
     rebuild: &Rebuild,
     state: &Mutex<State>,
@@ -97,7 +107,9 @@ fn pass<O: Outside>(
             ..State::default()
         };
     }
-    let (files, unsure) = meta.to_restripe(rebuild.rule);
+    let (mut files, unsure) = meta.to_restripe(rebuild.rule);
+    // The longest first, so that none of them is left alone in the end.
+    files.sort_unstable_by_key(|file| std::cmp::Reverse(file.size));
     {
         let mut state = lock(state);
         let progress = &mut state.progress;
@@ -112,13 +124,15 @@ fn pass<O: Outside>(
     }
     let is_still =
         || !links.is_closing() && links.map().rebuild.is_some_and(|now| now.number == rebuild.number);
-    let next = AtomicUsize::new(0);
+    let (next, room) = (AtomicUsize::new(0), Room::default());
     let work = || {
         while let Some(file) = files.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let_shards_move_first(links, &is_still);
+            let _room = room.take(file.size.min(LARGE), || bytes_at_once(restriping.pace()));
             if !is_still() {
                 return;
             }
-            move_file(meta, rebuild, file, &is_still, state);
+            move_file(meta, (rebuild, restriping), file, &is_still, state);
         }
     };
     std::thread::scope(|scope| {
@@ -134,17 +148,62 @@ fn pass<O: Outside>(
     if progress.failed + progress.held > 0 { RETRY } else { Duration::ZERO }
 }
 
+/// Waits while shards move, for some time: links that are full of blocks would delay them, and with them everybody who
+/// needs these shards; and a step is made anew if its file's shard moves meanwhile.
+fn let_shards_move_first(links: &Links, is_still: &impl Fn() -> bool) {
+    let until = Instant::now() + SHARDS_FIRST;
+    while !links.map().moving.is_empty() && is_still() && Instant::now() < until {
+        std::thread::sleep(LOOK);
+    }
+}
+
+/// How many bytes are on their way.
+#[derive(Default)]
+struct Room {
+    bytes: Mutex<u64>,
+    freed: Condvar,
+}
+
+/// What may be on its way at this pace (bytes per second; 0: any).
+fn bytes_at_once(pace: u64) -> u64 {
+    if pace == 0 { BYTES_AT_ONCE } else { pace.min(BYTES_AT_ONCE) }
+}
+
+/// Bytes that are on their way until this is dropped.
+struct Taken<'r>(&'r Room, u64);
+
+impl Room {
+    /// Waits until so many bytes more may be on their way. `most`: how many at the moment.
+    fn take(&self, bytes: u64, most: impl Fn() -> u64) -> Taken<'_> {
+        let mut taken = self.bytes.lock().unwrap_or_else(PoisonError::into_inner);
+        while *taken > 0 && *taken + bytes > most() {
+            taken = self.freed.wait_timeout(taken, RETRY).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        *taken += bytes;
+        Taken(self, bytes)
+    }
+}
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        *self.0.bytes.lock().unwrap_or_else(PoisonError::into_inner) -= self.1;
+        self.0.freed.notify_all();
+    }
+}
+
 /// Has a file moved, step by step.
 fn move_file<O: Outside>(
     meta: &MetaStore<O>,
-    rebuild: &Rebuild,
+    (rebuild, restriping): (&Rebuild, &Restriping),
     file: &ToMove,
     is_still: &impl Fn() -> bool,
     state: &Mutex<State>,
 ) {
     let note = |change: &dyn Fn(&mut Progress)| change(&mut lock(state).progress);
     while is_still() {
-        match meta.restripe(file.ino, rebuild) {
+        // Beside programs, in short steps: who writes a range waits while it is on its way.
+        let rate = [rebuild.rate, restriping.pace()].into_iter().filter(|rate| *rate > 0).min().unwrap_or(0);
+        match meta.restripe(file.ino, &Rebuild { rate, ..*rebuild }) {
             Ok(Restriped::Moved(bytes)) => note(&|progress| progress.bytes_done += bytes),
             Ok(Restriped::Done) => {
                 return note(&|progress| {
@@ -163,5 +222,27 @@ fn move_file<O: Outside>(
                 });
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_more_bytes_are_on_their_way_than_may_be_and_a_file_of_any_size_is_let_through() {
+        let (room, most) = (Room::default(), || bytes_at_once(0));
+        let first = room.take(2 * BYTES_AT_ONCE, most);
+        std::thread::scope(|scope| {
+            let second = scope.spawn(|| drop(room.take(1, most)));
+            std::thread::sleep(Duration::from_millis(50));
+            assert!(!second.is_finished());
+            drop(first);
+            second.join().expect("it goes on");
+        });
+        let all: Vec<_> = (0..BYTES_AT_ONCE / LARGE).map(|_| room.take(LARGE, most)).collect();
+        assert_eq!((all.len(), *room.bytes.lock().expect("no panic")), (8, BYTES_AT_ONCE));
+        drop(all);
+        assert_eq!(*room.bytes.lock().expect("no panic"), 0);
     }
 }

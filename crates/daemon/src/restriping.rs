@@ -19,8 +19,10 @@
 mod flights;
 mod rate;
 mod taking;
+mod yielding;
 
 use crate::copies::Copies;
+use crate::daemon::Counters;
 use crate::links::Links;
 use bivouac_data::{DataError, DataStore, StripeNote};
 use bivouac_layout::{Ino, Map, ServerId, restripe};
@@ -35,9 +37,10 @@ use flights::{Flights, Kind};
 use rate::Rate;
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+use yielding::Yielding;
 
 /// Locks by which requests of one file follow each other.
 const TURNS: usize = 64;
@@ -61,6 +64,10 @@ pub(crate) struct Restriping {
     over: Mutex<VecDeque<(Instant, Ino, u64)>>,
     taking: (Mutex<Interruptible>, Condvar),
     rate: Rate,
+    /// What leaves this server, beside what programs read.
+    out: Yielding,
+    /// What comes, beside what they write.
+    into: Yielding,
 }
 
 /// Takings that are under way, each with whether it is to end.
@@ -90,7 +97,9 @@ impl Restriping {
         store: Arc<DataStore>,
         copies: Arc<Copies>,
         me: ServerId,
+        counters: &Arc<Counters>,
     ) -> Restriping {
+        let (read, written) = (counters.clone(), counters.clone());
         let restriping = Restriping {
             links,
             store,
@@ -102,11 +111,19 @@ impl Restriping {
             over: Mutex::default(),
             taking: Default::default(),
             rate: Rate::default(),
+            out: Yielding::new(Box::new(move || read.read.load(Ordering::Relaxed))),
+            into: Yielding::new(Box::new(move || written.written.load(Ordering::Relaxed))),
         };
         for (ino, striped) in restriping.store.stripes().all() {
             striped.fences.keys().for_each(|number| restriping.keep_writers_out(ino, *number));
         }
         restriping
+    }
+
+    /// Bytes per second that may go through this server now, beside what programs read and write; 0: any number.
+    pub(crate) fn pace(&self) -> u64 {
+        let paces = [self.out.limit(), self.into.limit()];
+        paces.into_iter().filter(|pace| *pace > 0).min().unwrap_or(0)
     }
 
     /// A program's request for blocks begins, by this version of the file's layout. What it does, it does before it drops
@@ -247,6 +264,7 @@ impl Restriping {
         if is_fenced != Some(true) {
             return Err(Errno::AGAIN.into());
         }
+        self.out.wait(stretches.iter().map(|(_, len)| u64::from(*len)).sum());
         let failed = |error: DataError| Failure::Errno(error.errno());
         let extent = self.store.extent(ino).map_err(failed)?;
         let mut holes = Vec::with_capacity(stretches.len());

@@ -26,7 +26,7 @@ use crate::outside::{Outside, Standing};
 use crate::partition::LockedShard;
 use crate::shard::Shard;
 use crate::store::{Core, MetaStore, lock};
-use bivouac_layout::{FileLayout, Group, Ino, LayoutRange, Map, Rebuild, Rule, ServerId};
+use bivouac_layout::{FileLayout, Group, Ino, LayoutRange, Map, Piece, Rebuild, Rule, ServerId};
 use bivouac_proto::restripe::{Restripe, RestripeReply, RestripeRequest};
 use bivouac_proto::status::Failure;
 use bivouac_proto::{Errno, Refusal, Time};
@@ -222,6 +222,18 @@ fn next_step(
     Some(Restripe { ino, number, start: range.start, end: range.end, old: layout.clone(), new })
 }
 
+/// Whether all that there is of a range stays where it is, and no server may have older bytes of it. If nobody has the file
+/// open, then nobody goes by the old layout, and no server has to do anything.
+fn moves_nothing(step: &Restripe, map: &Map, length: u64) -> bool {
+    if !map.spares.is_empty() || !map.behind.iter().all(|lag| matches!(lag.group, Group::Shard(_))) {
+        return false;
+    }
+    let range = step.start..step.end.min(length);
+    let (was, is) = (step.old.pieces(map, range.clone()), step.new.pieces(map, range));
+    let place = |piece: Piece| (piece.offset, piece.len, map.holders(piece.group).all().to_vec());
+    was.map(place).eq(is.map(place))
+}
+
 impl Pending {
     /// The layout that the file is about to get, whatever happens.
     pub(crate) fn goes(&self) -> Option<&FileLayout> {
@@ -298,6 +310,15 @@ impl<O: Outside> Core<O> {
             }
             let in_grace = locked.shard.grace.as_ref().is_some_and(|grace| !grace.is_over());
             let written = in_grace || !blocks.settled || live.is_some_and(|live| live.has_writer());
+            let is_open = in_grace || live.is_some_and(|live| !live.opens.is_empty());
+            if !written && !is_open && moves_nothing(&step, &map, length) {
+                let mut draft = Draft::new(self.outside.now());
+                if let Some(blocks) = draft.inode(locked.shard, ino).and_then(Inode::blocks_mut) {
+                    blocks.layout = step.new;
+                }
+                locked.commit(draft)?;
+                return Ok(Some(Err(Restriped::Moved(0))));
+            }
             let pending = Pending { step, decided: false, written, length };
             let mut draft = Draft::new(self.outside.now());
             draft.push(Mutation::PutRestripe(ino, Box::new(pending.clone())));

@@ -17,6 +17,9 @@ const DIRECT: Rebuild = Rebuild { number: 1, rule: Rule::Direct, rate: 0 };
 /// One block in each step.
 const SLOW: Rebuild = Rebuild { rate: BLOCK as u64 * 4, ..DIRECT };
 
+/// Four blocks in each step: two of them move.
+const HALF: Rebuild = Rebuild { rate: BLOCK as u64 * 16, ..DIRECT };
+
 /// Four servers, and files on two of them.
 fn two_of_four() -> Cluster {
     let servers = |numbers: &[u16]| Generation { servers: numbers.iter().copied().map(ServerId).collect() };
@@ -128,7 +131,7 @@ fn whenever_the_server_that_drives_it_dies_the_step_is_finished_or_undone() {
             all_four(&cluster);
             let server = cluster.inner.map().primary(ino.shard());
             cluster.crash_at(n);
-            let _ = cluster.inner.serve(server, |store| store.restripe(ino, &SLOW));
+            let _ = cluster.inner.serve(server, |store| store.restripe(ino, &HALF));
             let crashed = cluster.stores().len() < 4;
             cluster.heal();
             assert_eq!(content(&cluster, &client, ino), bytes(6 * BLOCK as usize), "crash at {n}");

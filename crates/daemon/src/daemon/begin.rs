@@ -112,7 +112,7 @@ impl Daemon {
             }
             let follower = Follower::start(&self.links, store.clone(), copies, server.id);
             let _ = self.follower.set(follower.map_err(InstallError::Thread)?);
-            let rebuilder = Rebuilder::start(&self.links, store.clone());
+            let rebuilder = Rebuilder::start(&self.links, store.clone(), restriping.clone());
             let _ = self.rebuilder.set(rebuilder.map_err(InstallError::Thread)?);
             let _ = self.meta.set(store);
         }

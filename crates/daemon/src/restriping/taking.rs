@@ -96,6 +96,7 @@ impl Restriping {
                 }
                 let bytes = question.stretches.iter().map(|(_, len)| u64::from(*len)).sum();
                 self.rate.wait(bytes, rate);
+                self.into.wait(bytes);
                 got.fetch_add(self.get(step, question)?, Ordering::Relaxed);
             }
             Ok(())
