@@ -128,7 +128,8 @@ fn pass<O: Outside>(
     let work = || {
         while let Some(file) = files.get(next.fetch_add(1, Ordering::Relaxed)) {
             let_shards_move_first(links, &is_still);
-            let _room = room.take(file.size.min(LARGE), || bytes_at_once(restriping.pace()));
+            let pace = || restriping.pace();
+            let _room = room.take(file.size.min(longest(pace())), || bytes_at_once(pace()));
             if !is_still() {
                 return;
             }
@@ -164,7 +165,12 @@ struct Room {
     freed: Condvar,
 }
 
-/// What may be on its way at this pace (bytes per second; 0: any).
+/// How much of a file is on its way at once, at this pace (bytes per second; 0: any).
+fn longest(pace: u64) -> u64 {
+    if pace == 0 { LARGE } else { (pace / 4).clamp(1, LARGE) }
+}
+
+/// What may be on its way at this pace.
 fn bytes_at_once(pace: u64) -> u64 {
     if pace == 0 { BYTES_AT_ONCE } else { pace.min(BYTES_AT_ONCE) }
 }
