@@ -18,6 +18,11 @@ const TICK: Duration = Duration::from_millis(250);
 const LEAST: f64 = 0.2;
 /// By how much its part grows at each look, of the most that went through.
 const GROWS: f64 = 0.02;
+/// What it gets at any rate, bytes per second: what the links carry is not known at first.
+const FLOOR: f64 = (1 << 20) as f64;
+/// By how much its part grows while more goes through than ever before, and how much more that has to be.
+const FINDS: f64 = 1.25;
+const MORE: f64 = 1.02;
 /// What is left of its part when programs get less than before.
 const SHRINKS: f64 = 0.6;
 /// So much of what they got before is as much: rates vary.
@@ -118,6 +123,7 @@ impl State {
         let (theirs, ours) =
             (programs.saturating_sub(self.seen) as f64 / seconds, self.moved as f64 / seconds);
         (self.looked, self.seen, self.moved) = (now, programs, 0);
+        let finds = theirs + ours > self.most * MORE;
         self.most = (self.most * REMEMBERED).max(theirs + ours);
         let best = self.before.iter().copied().fold(0.0, f64::max);
         if since > TICK * 4 {
@@ -126,12 +132,13 @@ impl State {
         }
         self.before[self.at] = theirs;
         self.at = (self.at + 1) % BEFORE;
-        let least = LEAST * self.most;
+        let least = (LEAST * self.most).max(FLOOR);
         self.limit = match self.limit {
-            _ if theirs < NOTHING * self.most => None,
+            _ if theirs <= NOTHING * self.most => None,
             None => Some(least),
             Some(limit) if theirs < AS_MUCH * best => Some((limit * SHRINKS).max(least)),
-            Some(limit) => Some((limit + GROWS * self.most).clamp(least, self.most)),
+            Some(limit) if finds => Some((limit * FINDS).max(least)),
+            Some(limit) => Some((limit + GROWS * self.most).clamp(least, self.most.max(least))),
         };
     }
 
@@ -158,9 +165,15 @@ mod tests {
     /// Programs that want so much, and a rebuild that wants everything, share a link for so many looks: what both got in
     /// the second half.
     fn shared(wanted: f64, looks: u32) -> (f64, f64) {
+        shared_from(LINK, wanted, looks)
+    }
+
+    /// The same, by a server that has seen no more than `known` bytes a second.
+    fn shared_from(known: f64, wanted: f64, looks: u32) -> (f64, f64) {
         let begun = Instant::now();
         let yielding = Yielding::new(Box::new(|| 0));
         let mut state = yielding.state.into_inner().expect("no panic");
+        state.most = known;
         let (mut theirs_all, mut theirs, mut ours) = (0.0, 0.0, 0.0);
         let seconds = TICK.as_secs_f64();
         for look in 1..=looks {
@@ -194,6 +207,21 @@ mod tests {
     fn programs_that_need_little_leave_the_rest() {
         let (theirs, ours) = shared(0.3 * LINK, 400);
         assert!(theirs > 0.27 * LINK && ours > 0.5 * LINK, "{theirs} {ours}");
+    }
+
+    #[test]
+    fn what_links_carry_is_found_out() {
+        let (theirs, ours) = shared_from(0.0, 0.05 * LINK, 100);
+        assert!(theirs > 0.045 * LINK && ours > 0.7 * LINK, "{theirs} {ours}");
+    }
+
+    #[test]
+    fn a_server_through_which_nothing_went_yet_lets_everything_through() {
+        let yielding = Yielding::new(Box::new(|| 7));
+        std::thread::sleep(TICK);
+        assert_eq!(yielding.limit(), 0);
+        yielding.wait(1 << 40);
+        yielding.wait(1);
     }
 
     #[test]
