@@ -11,6 +11,7 @@ use bivouac_meta::Standing;
 use bivouac_proto::auth::Role;
 use bivouac_proto::copies::{Copied, CopyRequest, Sender, Sent};
 use bivouac_proto::data::{DataReply, DataRequest};
+use bivouac_proto::lazy::FetchRequest;
 use bivouac_proto::restripe::RestripeRequest;
 use bivouac_proto::status::Failure;
 use bivouac_proto::{Errno, Header, Refusal, Reply, Request};
@@ -216,6 +217,22 @@ impl Daemon {
             Turn::Answered(_) | Turn::Overtaken => return Err(Refusal::Busy.into()),
         };
         restriping.serve(from, request, reply.buffer()).map(Reply::Restripe)
+    }
+
+    /// Another server's request to read from the backend what of a lazy file is to be this one's.
+    pub(super) fn fetch(
+        &self,
+        from: ServerId,
+        header: &Header,
+        request: &FetchRequest,
+    ) -> Result<Reply, Failure> {
+        let fetching = self.fetching.as_ref().ok_or(Errno::IO)?;
+        self.check_epoch(header)?;
+        let _running = match self.order.take(header.id, header.attempt) {
+            Turn::Begun(running) => running,
+            Turn::Answered(_) | Turn::Overtaken => return Err(Refusal::Busy.into()),
+        };
+        fetching.serve(from, request).map(Reply::Fetch)
     }
 
     /// A program's request for blocks begins. (Servers that ask for some are those of the inode, which knows the layout.)
