@@ -229,7 +229,9 @@ fn judge(
     let report = result.map_err(|e| Error::Copy {
         cause: format!("{} was not {verb}: {e}", src.display()),
         remedy: match e {
-            StageError::Unseen(_) => "preload it without --lazy, or from a file system that all nodes share".into(),
+            StageError::Unseen(_) => {
+                "preload it without --lazy, or from a file system that all nodes share".into()
+            }
             StageError::Workers(_) => {
                 "the path has to be on a file system that the deployment's nodes share; or use one node's own"
                     .into()

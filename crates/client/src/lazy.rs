@@ -28,7 +28,9 @@ impl Client {
                 Ok(Answered { reply: Reply::Done, .. }) => return Ok(()),
                 // The server has waited for a while.
                 Ok(Answered { reply: Reply::Meta(MetaReply::Fetching), .. }) => {}
-                Ok(Answered { reply: Reply::Meta(MetaReply::Unfetchable(failed)), .. }) => return Err(failed),
+                Ok(Answered { reply: Reply::Meta(MetaReply::Unfetchable(failed)), .. }) => {
+                    return Err(failed);
+                }
                 Ok(_) => return Err(Errno::PROTO.into()),
                 Err(Failure::Errno(errno)) => return Err(errno.into()),
                 Err(Failure::Refused(_)) => return Err(Errno::STALE.into()),

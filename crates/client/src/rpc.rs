@@ -238,7 +238,9 @@ impl Client {
         bivouac_proto::encode(&Request::Meta(request.clone()), &mut body);
         let received = loop {
             match self.call(to, &body, payload, into, None) {
-                Err(Failure::Refused(Refusal::Unfetched { ino })) => self.fetch(ino).map_err(|failed| failed.errno)?,
+                Err(Failure::Refused(Refusal::Unfetched { ino })) => {
+                    self.fetch(ino).map_err(|failed| failed.errno)?
+                }
                 received => break received?,
             }
         };

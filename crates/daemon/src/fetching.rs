@@ -108,19 +108,25 @@ impl Fetching {
         };
         let is_mine = |piece: &Piece| piece.server == self.me;
         let mut refused = None;
-        let copied = copy_pieces(&file, (&request.layout, &map), request.start..request.end, is_mine, |piece, bytes| {
-            if at_work.interrupted.load(Ordering::Relaxed) || self.links.is_closing() {
-                refused = Some(Refusal::Busy);
-                return Err(Errno::AGAIN.into());
-            }
-            self.write(by, request, piece, bytes).map_err(|failure| match failure {
-                Failure::Errno(errno) => Unfetchable::from(errno),
-                Failure::Refused(refusal) => {
-                    refused = Some(refusal);
-                    Errno::AGAIN.into()
+        let copied = copy_pieces(
+            &file,
+            (&request.layout, &map),
+            request.start..request.end,
+            is_mine,
+            |piece, bytes| {
+                if at_work.interrupted.load(Ordering::Relaxed) || self.links.is_closing() {
+                    refused = Some(Refusal::Busy);
+                    return Err(Errno::AGAIN.into());
                 }
-            })
-        });
+                self.write(by, request, piece, bytes).map_err(|failure| match failure {
+                    Failure::Errno(errno) => Unfetchable::from(errno),
+                    Failure::Refused(refusal) => {
+                        refused = Some(refusal);
+                        Errno::AGAIN.into()
+                    }
+                })
+            },
+        );
         if let Some(refusal) = refused {
             return Err(refusal.into());
         }
@@ -140,7 +146,9 @@ impl Fetching {
         loop {
             match attempts.get(&ino) {
                 Some(attempt) if attempt.number > number => return Err(Refusal::Busy),
-                Some(Attempt { at_work: Some(interrupted), .. }) => interrupted.store(true, Ordering::Relaxed),
+                Some(Attempt { at_work: Some(interrupted), .. }) => {
+                    interrupted.store(true, Ordering::Relaxed)
+                }
                 _ => break,
             }
             attempts = self.ended.wait(attempts).unwrap_or_else(PoisonError::into_inner);
@@ -164,7 +172,9 @@ impl Fetching {
                 _ => serve::data_locally((&self.store, &self.copies), &write, bytes, &mut []),
             };
             return match written {
-                Err(Failure::Refused(Refusal::Busy)) if Instant::now() < until && !self.links.is_closing() => {
+                Err(Failure::Refused(Refusal::Busy))
+                    if Instant::now() < until && !self.links.is_closing() =>
+                {
                     std::thread::sleep(PAUSE);
                     continue;
                 }

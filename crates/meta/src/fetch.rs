@@ -44,7 +44,10 @@ struct Fetching {
 enum Fetched {
     Inline(Box<[u8]>),
     /// It is at the servers: the storage that it takes there, bytes, and how far any sub-file reaches.
-    Blocks { allocated: u64, reach: u64 },
+    Blocks {
+        allocated: u64,
+        reach: u64,
+    },
 }
 
 impl<O: Outside> Core<O> {

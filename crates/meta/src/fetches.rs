@@ -68,7 +68,9 @@ impl Fetches {
             Some(Fetch::Failed(why, since)) if since.elapsed() < TOLD => return Told::Failed(why.clone()),
             Some(Fetch::Waits) => {}
             _ => {
-                state.fetches.retain(|_, fetch| !matches!(fetch, Fetch::Failed(_, since) if since.elapsed() >= TOLD));
+                state
+                    .fetches
+                    .retain(|_, fetch| !matches!(fetch, Fetch::Failed(_, since) if since.elapsed() >= TOLD));
                 state.fetches.insert(ino, Fetch::Waits);
                 state.queue.push_back(ino);
                 self.work.notify_one();
@@ -144,7 +146,8 @@ impl Fetches {
 impl<O: Outside> Core<O> {
     /// Has a lazy file fetched.
     pub(crate) fn fetch(&self, ino: Ino) -> Result<Reply, Failure> {
-        let is_lazy = self.partitions.with(ino.shard(), |locked| Ok(locked.shard.inode(ino)?.as_lazy().is_some()))?;
+        let is_lazy =
+            self.partitions.with(ino.shard(), |locked| Ok(locked.shard.inode(ino)?.as_lazy().is_some()))?;
         if !is_lazy {
             return Ok(Reply::Done);
         }

@@ -126,7 +126,11 @@ fn changed(source: &Source) -> Unfetchable {
 fn failed(source: &Source, error: rustix::io::Errno) -> Unfetchable {
     let unseen = matches!(error, rustix::io::Errno::NOENT | rustix::io::Errno::NOTDIR);
     // Whatever it is, the file cannot be read: errors like ENOENT or EACCES would say something about the name.
-    Unfetchable { errno: Errno::IO, why: format!("{} cannot be read: {error}", path(source).display()), unseen }
+    Unfetchable {
+        errno: Errno::IO,
+        why: format!("{} cannot be read: {error}", path(source).display()),
+        unseen,
+    }
 }
 
 #[cfg(test)]

@@ -70,7 +70,10 @@ fn moves(d: &Deployment) -> String {
         let files = plural(sum.lazy_files as usize, "file");
         text.push_str(&format!("{files} ({}) still to be fetched from the backend", size(sum.lazy_bytes)));
         if sum.unfetchable > 0 {
-            text.push_str(&format!("; {} of them could not be: the servers' logs say why", count(sum.unfetchable)));
+            text.push_str(&format!(
+                "; {} of them could not be: the servers' logs say why",
+                count(sum.unfetchable)
+            ));
         }
         text.push('\n');
     }

@@ -117,6 +117,13 @@ impl Coordinator<'_> {
         }
         let recorded = self.recorded(&path, &meta);
         let decision = decide(&meta, there.as_ref(), recorded, self.options, self.crew.keeps_owners());
+        let decision = match decision {
+            // Only its name is there.
+            Decision::Complete | Decision::Attributes if self.lacks_contents(there.as_ref()) => {
+                Decision::Copy
+            }
+            decision => decision,
+        };
         if meta.kind == Kind::File && meta.links > 1 {
             let kept = matches!(decision, Decision::Complete | Decision::Unchanged | Decision::Attributes)
                 .then(|| there.map(|there| there.identity));

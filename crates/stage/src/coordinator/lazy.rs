@@ -3,17 +3,26 @@
 //! The servers fetch; workers only ask them to, file by file, so that streams and rates are those of any copy. What a run that
 //! was interrupted has left lazy, the next one finds in its listings.
 
-use super::entries::{BATCH, BATCH_BYTES};
 use super::Coordinator;
+use super::entries::{BATCH, BATCH_BYTES};
 use crate::report::StageError;
 use crate::tree::{Kind, Meta};
 use crate::wire::{Direction, Task};
 
 impl Coordinator<'_> {
+    /// Whether a file has its name at the destination, and is to have its contents when this copy ends.
+    pub(super) fn lacks_contents(&self, there: Option<&Meta>) -> bool {
+        !self.options.lazy && self.is_lazy(there)
+    }
+
+    fn is_lazy(&self, there: Option<&Meta>) -> bool {
+        let is_lazy = there.is_some_and(|there| there.kind == Kind::File && there.lazy);
+        is_lazy && self.job.direction == Direction::In
+    }
+
     /// Takes note of a file that is there already, but perhaps not its contents.
     pub(super) fn note_lazy(&mut self, path: &[u8], there: Option<&Meta>) {
-        let is_lazy = there.is_some_and(|there| there.kind == Kind::File && there.lazy);
-        if is_lazy && self.job.direction == Direction::In {
+        if self.is_lazy(there) {
             self.lazy.extend(there.map(|there| (path.to_vec(), there.size)));
         }
     }

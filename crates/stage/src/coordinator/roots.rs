@@ -44,7 +44,8 @@ pub(super) fn assemble(links: Vec<Link>, job: &mut Job, options: &Options) -> Re
         rate: 0,
         verify: options.checksum,
     };
-    let serving: Vec<String> = links.iter().filter(|link| link.serves).map(|link| link.name.clone()).collect();
+    let serving: Vec<String> =
+        links.iter().filter(|link| link.serves).map(|link| link.name.clone()).collect();
     let root = match job.direction {
         Direction::In => Some(kind_checked(job, Local.stat(&job.source, true))?),
         Direction::Out => None,
