@@ -111,7 +111,7 @@ impl<O: Outside> Core<O> {
                     (Fetched::Inline(data), _) => inode.body = Body::Inline(data.clone()),
                     (Fetched::Blocks { .. }, None) => return Err(Errno::IO.into()),
                 }
-                Ok(locked.commit(draft)?)
+                locked.commit(draft)
             },
         );
         if fetched.is_err() {

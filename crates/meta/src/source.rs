@@ -68,6 +68,9 @@ impl<'s> SourceFile<'s> {
 /// Most bytes that are read and written at once.
 const AT_ONCE: u64 = 4 << 20;
 
+/// Takes a piece's bytes.
+type Write<'w> = dyn FnMut(&Piece, &[u8]) -> Result<(), Unfetchable> + 'w;
+
 /// Copies those pieces of a range of a file that are wanted. What the source has as holes stays holes; but the last byte of the
 /// file is written, so that a sub-file says how long the file is.
 pub fn copy_pieces(
@@ -78,7 +81,7 @@ pub fn copy_pieces(
     mut write: impl FnMut(&Piece, &[u8]) -> Result<(), Unfetchable>,
 ) -> Result<(), Unfetchable> {
     let mut buffer = Vec::new();
-    let mut copy = |range: Range<u64>, write: &mut dyn FnMut(&Piece, &[u8]) -> Result<(), Unfetchable>| {
+    let mut copy = |range: Range<u64>, write: &mut Write<'_>| {
         let mut at = range.start;
         while at < range.end {
             let piece = layout.piece_at(map, at, range.end.min(at.saturating_add(AT_ONCE)));
