@@ -568,13 +568,19 @@ impl Around {
         let others = servers.iter().filter(|server| **server != self.me);
         let job = |server: &ServerId| Job::new(all_of(*server).by(Some(standing)), &body[..], &[], &mut []);
         let mut jobs: Vec<Job<'_, Whom>> = others.map(job).collect();
-        let mut own = std::thread::scope(|scope| {
-            let asked =
-                (!jobs.is_empty()).then(|| scope.spawn(|| engine::call_each(&*self.links, &mut jobs)));
-            let own = servers.contains(&self.me).then(own);
-            asked.map(std::thread::ScopedJoinHandle::join);
-            own
-        });
+        let mut own = match (servers.contains(&self.me), jobs.is_empty()) {
+            (true, true) => Some(own()),
+            (false, _) => {
+                engine::call_each(&*self.links, &mut jobs);
+                None
+            }
+            (true, false) => std::thread::scope(|scope| {
+                let asked = scope.spawn(|| engine::call_each(&*self.links, &mut jobs));
+                let own = own();
+                let _ = asked.join();
+                Some(own)
+            }),
+        };
         let mut jobs = jobs.into_iter();
         let answer = |server: &ServerId| match *server == self.me {
             true => Answer::Own(own.take().unwrap_or(Err(Errno::IO.into()))),

@@ -19,7 +19,7 @@ use crate::spill::is_in_the_way;
 use crate::steps::Begun;
 use crate::store::Core;
 use bivouac_layout::{FileLayout, Ino, Map, Piece, ServerId};
-use bivouac_proto::attr::INLINE_MAX;
+use bivouac_proto::attr::{INLINE_MAX, dense};
 use bivouac_proto::data::{DataReply, DataRequest};
 use bivouac_proto::lazy::{FetchRequest, Source, Unfetchable};
 use bivouac_proto::{Errno, Refusal};
@@ -172,6 +172,10 @@ impl<O: Outside> Core<O> {
         }
         if let Ok(own) = &own {
             own.check()?;
+        }
+        if own.as_ref().is_ok_and(SourceFile::is_dense) {
+            // All of it has been written.
+            return Ok(Fetched::Blocks { allocated: dense(source.size), reach: source.size });
         }
         let extent = self.extent(ino, layout).map_err(Unfetchable::from)?;
         let reach = extent.length.max(source.size);

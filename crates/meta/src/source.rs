@@ -38,6 +38,14 @@ impl<'s> SourceFile<'s> {
         if is_as_it_was(&stat, self.source) { Ok(()) } else { Err(changed(self.source)) }
     }
 
+    /// Whether it has no holes, as far as the storage that it takes tells.
+    pub fn is_dense(&self) -> bool {
+        let stat = rustix::fs::fstat(&self.file);
+        stat.is_ok_and(|stat| {
+            u64::try_from(stat.st_blocks).is_ok_and(|blocks| blocks.saturating_mul(512) >= self.source.size)
+        })
+    }
+
     /// Where its next data is in a range; nothing but holes if there is none.
     pub fn next_data(&self, range: Range<u64>) -> Result<Option<Range<u64>>, Unfetchable> {
         let seek = |from| rustix::fs::seek(&self.file, from);
