@@ -5,8 +5,8 @@
 //! there, so nobody sees how far it is.
 //!
 //! A request that was given up by its sender may still be at work here, because the backend was slow. Before another attempt
-//! at the same file begins, it is brought to an end; and what of an earlier attempt comes later is not begun. So old bytes
-//! are never written over those of a file that was fetched and changed since.
+//! at the same file begins, and before what it has left is removed, it is brought to an end; and what of an earlier attempt comes
+//! later is not begun. So old bytes are never written over those of a file that was fetched, or emptied, and changed since.
 
 use crate::copies::{Copies, Sender};
 use crate::links::Links;
@@ -41,6 +41,65 @@ struct Attempt {
     at_work: Option<Arc<AtomicBool>>,
 }
 
+/// What is, or was of late, under way.
+#[derive(Default)]
+struct Attempts {
+    newest: Mutex<HashMap<Ino, Attempt>>,
+    ended: Condvar,
+}
+
+/// A request's being carried out, until this is dropped.
+struct AtWork<'f> {
+    attempts: &'f Attempts,
+    ino: Ino,
+    interrupted: Arc<AtomicBool>,
+}
+
+impl Drop for AtWork<'_> {
+    fn drop(&mut self) {
+        if let Some(attempt) = lock(&self.attempts.newest).get_mut(&self.ino) {
+            attempt.at_work = None;
+        }
+        self.attempts.ended.notify_all();
+    }
+}
+
+impl Attempts {
+    /// Ends what is under way for the file, and begins. Refused if there was a later attempt.
+    fn begin(&self, ino: Ino, number: u64) -> Result<AtWork<'_>, Refusal> {
+        let mut newest = lock(&self.newest);
+        // Not at each request: the next time is when as many have come as are left.
+        if newest.len() == newest.capacity() {
+            newest.retain(|_, attempt| attempt.at_work.is_some() || attempt.since.elapsed() < MEMORY);
+        }
+        loop {
+            match newest.get(&ino) {
+                Some(attempt) if attempt.number > number => return Err(Refusal::Busy),
+                Some(Attempt { at_work: Some(interrupted), .. }) => {
+                    interrupted.store(true, Ordering::Relaxed)
+                }
+                _ => break,
+            }
+            newest = self.ended.wait(newest).unwrap_or_else(PoisonError::into_inner);
+        }
+        let interrupted = Arc::<AtomicBool>::default();
+        let attempt = Attempt { number, since: Instant::now(), at_work: Some(interrupted.clone()) };
+        newest.insert(ino, attempt);
+        Ok(AtWork { attempts: self, ino, interrupted })
+    }
+
+    /// Has what is under way for the file end. EAGAIN until it has.
+    fn interrupt(&self, ino: Ino) -> Result<(), Errno> {
+        match lock(&self.newest).get(&ino) {
+            Some(Attempt { at_work: Some(interrupted), .. }) => {
+                interrupted.store(true, Ordering::Relaxed);
+                Err(Errno::AGAIN)
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
 /// See the module.
 pub(crate) struct Fetching {
     links: Arc<Links>,
@@ -48,24 +107,7 @@ pub(crate) struct Fetching {
     copies: Arc<Copies>,
     restriping: Arc<Restriping>,
     me: ServerId,
-    attempts: Mutex<HashMap<Ino, Attempt>>,
-    ended: Condvar,
-}
-
-/// A request's being carried out, until this is dropped.
-struct AtWork<'f> {
-    fetching: &'f Fetching,
-    ino: Ino,
-    interrupted: Arc<AtomicBool>,
-}
-
-impl Drop for AtWork<'_> {
-    fn drop(&mut self) {
-        if let Some(attempt) = lock(&self.fetching.attempts).get_mut(&self.ino) {
-            attempt.at_work = None;
-        }
-        self.fetching.ended.notify_all();
-    }
+    attempts: Attempts,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -80,8 +122,7 @@ impl Fetching {
         restriping: Arc<Restriping>,
         me: ServerId,
     ) -> Fetching {
-        let (attempts, ended) = Default::default();
-        Fetching { links, store, copies, restriping, me, attempts, ended }
+        Fetching { links, store, copies, restriping, me, attempts: Attempts::default() }
     }
 
     /// Serves a request of the server of a file's inode.
@@ -101,7 +142,7 @@ impl Fetching {
         };
         let write = DataRequest::Write { ino: request.ino, offset: request.start, sync: false };
         self.copies.check_sender(by, &write)?;
-        let at_work = self.begin(request.ino, request.number)?;
+        let at_work = self.attempts.begin(request.ino, request.number)?;
         let file = match SourceFile::open(&request.source) {
             Ok(file) => file,
             Err(failed) => return Ok(Err(failed)),
@@ -136,27 +177,13 @@ impl Fetching {
         Ok(copied.and_then(|()| file.check()))
     }
 
-    /// Ends what is under way for the file, and begins.
-    fn begin(&self, ino: Ino, number: u64) -> Result<AtWork<'_>, Refusal> {
-        let mut attempts = lock(&self.attempts);
-        // Not at each request: the next time is when as many have come as are left.
-        if attempts.len() == attempts.capacity() {
-            attempts.retain(|_, attempt| attempt.at_work.is_some() || attempt.since.elapsed() < MEMORY);
+    /// To be called before a sub-file is removed: what an interrupted fetch has left is, and the fetch may still be at work. EAGAIN
+    /// until that has ended.
+    pub(crate) fn interrupt(&self, request: &DataRequest) -> Result<(), Errno> {
+        match request {
+            DataRequest::Remove { ino } => self.attempts.interrupt(*ino),
+            _ => Ok(()),
         }
-        loop {
-            match attempts.get(&ino) {
-                Some(attempt) if attempt.number > number => return Err(Refusal::Busy),
-                Some(Attempt { at_work: Some(interrupted), .. }) => {
-                    interrupted.store(true, Ordering::Relaxed)
-                }
-                _ => break,
-            }
-            attempts = self.ended.wait(attempts).unwrap_or_else(PoisonError::into_inner);
-        }
-        let interrupted = Arc::<AtomicBool>::default();
-        let attempt = Attempt { number, since: Instant::now(), at_work: Some(interrupted.clone()) };
-        attempts.insert(ino, attempt);
-        Ok(AtWork { fetching: self, ino, interrupted })
     }
 
     fn write(&self, by: Sender, request: &FetchRequest, piece: &Piece, bytes: &[u8]) -> Result<(), Failure> {
@@ -184,5 +211,39 @@ impl Fetching {
                 Err(failure) => Err(failure),
             };
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_attempt_begins_when_the_one_before_has_ended_and_none_after_a_later_one() {
+        let (attempts, ino) = (Attempts::default(), Ino(7));
+        let first = attempts.begin(ino, 1).expect("nothing is under way");
+        let _other = attempts.begin(Ino(8), 1).expect("another file");
+        std::thread::scope(|scope| {
+            let second = scope.spawn(|| attempts.begin(ino, 2).map(drop));
+            while !first.interrupted.load(Ordering::Relaxed) {
+                std::thread::yield_now();
+            }
+            assert!(!second.is_finished());
+            drop(first);
+            assert!(second.join().expect("no panic").is_ok());
+        });
+        assert_eq!(attempts.begin(ino, 1).err(), Some(Refusal::Busy));
+        assert!(attempts.begin(ino, 2).is_ok(), "the next range");
+    }
+
+    #[test]
+    fn nothing_is_removed_while_an_attempt_may_still_write() {
+        let (attempts, ino) = (Attempts::default(), Ino(7));
+        assert_eq!(attempts.interrupt(ino), Ok(()));
+        let at_work = attempts.begin(ino, 1).expect("nothing is under way");
+        assert_eq!(attempts.interrupt(ino), Err(Errno::AGAIN));
+        assert!(at_work.interrupted.load(Ordering::Relaxed));
+        drop(at_work);
+        assert_eq!(attempts.interrupt(ino), Ok(()));
     }
 }

@@ -532,6 +532,7 @@ impl Around {
             let by = Sender { server: self.me, standing };
             self.copies.check_sender(by, request).map_err(|refusal| errno(refusal.into()))?;
             self.restriping.goes_by(request, layout)?;
+            self.fetching.interrupt(request)?;
             match serve::data_locally((store, &self.copies), request, payload, into) {
                 Err(Failure::Refused(_)) if Instant::now() < until && !self.links.is_closing() => {
                     std::thread::sleep(Links::BUDGET.first_pause);

@@ -104,6 +104,9 @@ impl Daemon {
         {
             return reply.fail(&refusal.into());
         }
+        if let Some(Err(errno)) = self.fetching.as_ref().map(|fetching| fetching.interrupt(request)) {
+            return reply.fail(&errno.into());
+        }
         let inodes = || self.meta.get().map_or(0, |meta| meta.counts().inodes);
         let served = serve::data((store, copies), request, payload, inodes, reply, &mut running);
         self.counters.read.fetch_add(served.read, Ordering::Relaxed);
