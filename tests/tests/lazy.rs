@@ -321,12 +321,12 @@ fn killed(replicas: &str) {
     let root = site.path("source");
     fs::create_dir_all(&root).expect("a directory");
     for number in 0..4 {
-        fs::write(root.join(number.to_string()), bytes(96 << 20, number)).expect("a file");
+        fs::write(root.join(number.to_string()), bytes(64 << 20, number)).expect("a file");
     }
     let sums = local(&root, "md5sum *");
     let name = up(&site, &["--replicas", replicas, "--restarts", "1000", "--heal-after", "never"]);
     let mut fetched_at_once = 0;
-    for round in 0..6u64 {
+    for round in 0..4u64 {
         let dst = format!("/{round}");
         let words = ["preload", &name, root.to_str().expect("text"), &dst, "--lazy", "--on-demand"];
         site.bivouac(words).ok();
@@ -334,7 +334,7 @@ fn killed(replicas: &str) {
             "cd /bivouac{dst} && for i in 0 1 2 3; do md5sum $i > /tmp/{name}.$i & done; wait; cat /tmp/{name}.*; rm /tmp/{name}.*"
         );
         let reader = start(&site, &name, &script);
-        std::thread::sleep(Duration::from_millis(60 + round * 50));
+        std::thread::sleep(Duration::from_millis(60 + round * 60));
         let pid = || site.status(&name)["servers"][(round % 3) as usize]["pid"].as_i64();
         let victim = pid().expect("it is there") as i32;
         Site::kill(victim, Signal::KILL);
