@@ -128,7 +128,8 @@ Examples:
   bivouac preload job ~/input/ /           the contents of input, into the mount itself
   bivouac preload job ~/input /input --exclude '*.tmp' --streams 8 --max-rate 500M
   bivouac preload job ~/input /input --include '*/' --include '*.dat' --exclude '*'
-  bivouac preload job ~/input /input --delete      an exact mirror"
+  bivouac preload job ~/input /input --delete      an exact mirror
+  bivouac preload job ~/input /input --lazy        names at once, contents when a file is opened, or in the background"
     )]
     Preload(PreloadArgs),
     /// Copy a file or directory tree out of a deployment.

@@ -51,11 +51,26 @@ impl How {
         self
     }
 
+    /// Whether contents are fetched after all names were made, and whether only by who opens a file.
+    pub fn lazy(mut self, lazy: bool, on_demand: bool) -> How {
+        (self.options.lazy, self.options.on_demand) = (lazy, on_demand);
+        self.options.when_named = (!on_demand).then_some(named);
+        self
+    }
+
     /// What was changed, as `run` flushes it: an earlier job's results are replaced, as by a plain flush.
     pub fn checkpoint() -> How {
         let options = Options { changed: true, others: Others::KeptIfStaged, ..Options::default() };
         How { options }
     }
+}
+
+/// All names of a lazy preload are there.
+fn named(files: u64, seconds: f64) {
+    eprintln!(
+        "the names of {} files are there after {seconds:.1} s, and can be used; their contents are being fetched",
+        count(files)
+    );
 }
 
 /// The lines of a list of files.
@@ -100,6 +115,10 @@ pub fn copy(home: &Home, name: &str, copy: &Copy, direction: Direction, how: &Ho
     let mut record = record(deployment.as_ref(), &directory.staged(), how)?;
     let options = Options { progress: std::io::stderr().is_terminal(), ..how.options.clone() };
     let (links, unstarted) = workers::start(deployment.as_ref());
+    if how.options.lazy && !unstarted.is_empty() {
+        let unseen = Err(StageError::Unseen(unstarted));
+        return judge(verb, &copy.src, unseen, Vec::new(), how);
+    }
     // In the deployment, paths are relative to the mount.
     let relative =
         |path: Vec<u8>| path.iter().position(|b| *b != b'/').map_or(Vec::new(), |at| path[at..].to_vec());
@@ -210,6 +229,9 @@ fn judge(
     let report = result.map_err(|e| Error::Copy {
         cause: format!("{} was not {verb}: {e}", src.display()),
         remedy: match e {
+            StageError::Unseen(_) => {
+                "preload it without --lazy, or from a file system that all nodes share".into()
+            }
             StageError::Workers(_) => {
                 "the path has to be on a file system that the deployment's nodes share; or use one node's own"
                     .into()
@@ -259,6 +281,8 @@ fn summary(report: &Report) -> String {
     };
     let others = some(report.symlinks, "links")
         + &some(report.special, "special files")
+        + &some(report.fetched, "fetched")
+        + &some(report.lazy, "to be fetched when they are opened")
         + &some(report.unchanged, "there already")
         + &some(report.deleted, "deleted");
     let rate = if report.seconds > 0.0 { report.bytes as f64 / report.seconds } else { 0.0 };

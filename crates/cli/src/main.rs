@@ -91,7 +91,7 @@ fn dispatch(command: Command) -> Result<ExitCode, Error> {
         Command::Restart(args) => restart::restart(&Home::from_env()?, &args)?,
         Command::Preload(args) => {
             let tree = Copy { src: args.src, dst: Some(args.dst) };
-            let how = copy::How::of(&args.how)?;
+            let how = copy::How::of(&args.how)?.lazy(args.lazy, args.on_demand);
             copy::copy(&Home::from_env()?, &args.name, &tree, Direction::In, &how)?;
         }
         Command::Flush(args) => {

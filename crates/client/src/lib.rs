@@ -28,6 +28,7 @@ pub mod hidden;
 mod holes;
 mod inline;
 mod layouts;
+mod lazy;
 pub mod limits;
 mod links;
 mod list;

@@ -236,7 +236,14 @@ impl Client {
         }
         let mut body = Vec::with_capacity(96);
         bivouac_proto::encode(&Request::Meta(request.clone()), &mut body);
-        let received = self.call(to, &body, payload, into, None)?;
+        let received = loop {
+            match self.call(to, &body, payload, into, None) {
+                Err(Failure::Refused(Refusal::Unfetched { ino })) => {
+                    self.fetch(ino).map_err(|failed| failed.errno)?
+                }
+                received => break received?,
+            }
+        };
         match received.reply {
             Reply::Changed(change, reply) => {
                 let written = payload.iter().map(|slice| slice.len()).sum();
@@ -300,7 +307,8 @@ impl Client {
         engine::call_each(&Asking(self), jobs);
     }
 
-    fn call(
+    /// Sends a request until it is answered.
+    pub(crate) fn call(
         &self,
         to: To,
         body: &[u8],

@@ -18,6 +18,7 @@ use crate::controller::group::{Group, GroupConfig};
 use crate::controller::raft::voter::Times;
 use crate::copies::{Coming, Copies, may_send_ahead};
 use crate::error::DaemonError;
+use crate::fetching::Fetching;
 use crate::follower::Follower;
 use crate::links::{Around, Links};
 use crate::order::{Order, Turn};
@@ -57,6 +58,8 @@ pub(crate) struct Daemon {
     copies: Option<Arc<Copies>>,
     /// On servers.
     restriping: Option<Arc<Restriping>>,
+    /// On servers.
+    fetching: Option<Arc<Fetching>>,
     pub(crate) verifier: Verifier,
     /// On servers.
     pub(crate) follower: OnceLock<Follower>,
@@ -128,8 +131,12 @@ impl Daemon {
         let copies =
             store.clone().map(|(store, server)| Arc::new(Copies::new(links.clone(), store, server.id)));
         let counters = Arc::<Counters>::default();
-        let restriping = store.zip(copies.clone()).map(|((store, server), copies)| {
+        let restriping = store.clone().zip(copies.clone()).map(|((store, server), copies)| {
             Arc::new(Restriping::new(links.clone(), store, copies, server.id, &counters))
+        });
+        let stores = store.zip(copies.clone()).zip(restriping.clone());
+        let fetching = stores.map(|(((store, server), copies), restriping)| {
+            Arc::new(Fetching::new(links.clone(), store, copies, restriping, server.id))
         });
         let tether = config.ephemeral.then(|| Tether::start(ending.clone()).map(Arc::new)).transpose();
         let tether = tether.map_err(DaemonError::Thread)?;
@@ -144,6 +151,7 @@ impl Daemon {
             meta: OnceLock::new(),
             copies,
             restriping,
+            fetching,
             verifier: Verifier::default(),
             follower: OnceLock::new(),
             rebuilder: OnceLock::new(),
@@ -367,6 +375,7 @@ impl Service for Daemon {
             }
             (Request::Copy(request), Role::Server(from)) => self.copy(*from, header, request, payload, reply),
             (Request::Restripe(request), Role::Server(from)) => self.restripe(*from, header, request, reply),
+            (Request::Fetch(request), Role::Server(from)) => self.fetch(*from, header, request),
             (Request::Peer(request), Role::Server(from)) => match self.meta.get() {
                 Some(store) => {
                     let may_answer = if request.reads() { self.check_lease() } else { Ok(()) };

@@ -18,6 +18,7 @@ pub mod controller;
 mod copies;
 mod daemon;
 mod error;
+mod fetching;
 mod follower;
 mod heritage;
 mod lease;

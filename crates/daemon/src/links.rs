@@ -8,6 +8,7 @@
 //! nothing ([`Links::close`]).
 
 use crate::copies::{Copies, Sender};
+use crate::fetching::Fetching;
 use crate::lease::Lease;
 use crate::reach::Reach;
 use crate::restriping::Restriping;
@@ -20,6 +21,7 @@ use bivouac_meta::{Outside, Standing};
 use bivouac_proto::auth::{Key, Role};
 use bivouac_proto::copies::Copied;
 use bivouac_proto::data::{DataReply, DataRequest};
+use bivouac_proto::lazy::{FetchReply, FetchRequest};
 use bivouac_proto::meta::MetaRequest;
 use bivouac_proto::peer::{Borrowed, PeerRequest};
 use bivouac_proto::restripe::{RestripeReply, RestripeRequest};
@@ -503,6 +505,7 @@ pub(crate) struct Around {
     me: ServerId,
     copies: Arc<Copies>,
     restriping: Arc<Restriping>,
+    fetching: Arc<Fetching>,
 }
 
 impl Around {
@@ -511,8 +514,9 @@ impl Around {
         me: ServerId,
         copies: Arc<Copies>,
         restriping: Arc<Restriping>,
+        fetching: Arc<Fetching>,
     ) -> Around {
-        Around { links, me, copies, restriping }
+        Around { links, me, copies, restriping, fetching }
     }
 
     fn own_data(
@@ -528,6 +532,7 @@ impl Around {
             let by = Sender { server: self.me, standing };
             self.copies.check_sender(by, request).map_err(|refusal| errno(refusal.into()))?;
             self.restriping.goes_by(request, layout)?;
+            self.fetching.interrupt(request)?;
             match serve::data_locally((store, &self.copies), request, payload, into) {
                 Err(Failure::Refused(_)) if Instant::now() < until && !self.links.is_closing() => {
                     std::thread::sleep(Links::BUDGET.first_pause);
@@ -541,6 +546,51 @@ impl Around {
                 }
             }
         }
+    }
+}
+
+/// An answer of this server, or of another one.
+enum Answer<T> {
+    Own(Result<T, Failure>),
+    Other(Result<Reply, Failure>),
+}
+
+impl Around {
+    /// Asks several servers the same, by a standing, while this one does its part, if it is among them: that takes long. The
+    /// answers in the servers' order.
+    fn ask_with_own<T>(
+        &self,
+        standing: Standing,
+        servers: &[ServerId],
+        request: &Request<'_>,
+        own: impl FnOnce() -> Result<T, Failure>,
+    ) -> Vec<Answer<T>> {
+        let body = encoded(request);
+        let others = servers.iter().filter(|server| **server != self.me);
+        let job = |server: &ServerId| Job::new(all_of(*server).by(Some(standing)), &body[..], &[], &mut []);
+        let mut jobs: Vec<Job<'_, Whom>> = others.map(job).collect();
+        let mut own = match (servers.contains(&self.me), jobs.is_empty()) {
+            (true, true) => Some(own()),
+            (false, _) => {
+                engine::call_each(&*self.links, &mut jobs);
+                None
+            }
+            (true, false) => std::thread::scope(|scope| {
+                let asked = scope.spawn(|| engine::call_each(&*self.links, &mut jobs));
+                let own = own();
+                let _ = asked.join();
+                Some(own)
+            }),
+        };
+        let mut jobs = jobs.into_iter();
+        let answer = |server: &ServerId| match *server == self.me {
+            true => Answer::Own(own.take().unwrap_or(Err(Errno::IO.into()))),
+            false => Answer::Other(match jobs.next().map(|mut job| job.take()) {
+                Some(answered) => answered.map(|answered| answered.reply),
+                None => Err(Errno::IO.into()),
+            }),
+        };
+        servers.iter().map(answer).collect()
     }
 }
 
@@ -652,32 +702,32 @@ impl Outside for Around {
         servers: &[ServerId],
         request: &RestripeRequest,
     ) -> Vec<Result<RestripeReply, Failure>> {
-        let body = encoded(&Request::Restripe(request.clone()));
-        let others = servers.iter().filter(|server| **server != self.me);
-        let job = |server: &ServerId| Job::new(all_of(*server).by(Some(standing)), &body[..], &[], &mut []);
-        let mut jobs: Vec<Job<'_, Whom>> = others.map(job).collect();
-        // Taking takes long: the others do it meanwhile.
-        let own = std::thread::scope(|scope| {
-            let asked =
-                (!jobs.is_empty()).then(|| scope.spawn(|| engine::call_each(&*self.links, &mut jobs)));
-            let own =
-                servers.contains(&self.me).then(|| self.restriping.serve(self.me, request, &mut Vec::new()));
-            asked.map(std::thread::ScopedJoinHandle::join);
-            own
-        });
-        let (mut own, mut jobs) = (own, jobs.into_iter());
-        let answer = |server: &ServerId| match *server == self.me {
-            true => own.take().unwrap_or(Err(Errno::IO.into())),
-            false => match jobs.next().map(|mut job| job.take()) {
-                Some(Ok(answered)) => match answered.reply {
-                    Reply::Restripe(reply) => Ok(reply),
-                    _ => Err(Errno::PROTO.into()),
-                },
-                Some(Err(failure)) => Err(failure),
-                None => Err(Errno::IO.into()),
-            },
+        let own = || self.restriping.serve(self.me, request, &mut Vec::new());
+        let answers = self.ask_with_own(standing, servers, &Request::Restripe(request.clone()), own);
+        let answer = |answer: Answer<_>| match answer {
+            Answer::Own(own) => own,
+            Answer::Other(Ok(Reply::Restripe(reply))) => Ok(reply),
+            Answer::Other(Ok(_)) => Err(Errno::PROTO.into()),
+            Answer::Other(Err(failure)) => Err(failure),
         };
-        servers.iter().map(answer).collect()
+        answers.into_iter().map(answer).collect()
+    }
+
+    fn fetch(
+        &self,
+        standing: Standing,
+        servers: &[ServerId],
+        request: &FetchRequest,
+    ) -> Vec<Result<FetchReply, Failure>> {
+        let own = || self.fetching.serve(self.me, request);
+        let answers = self.ask_with_own(standing, servers, &Request::Fetch(Box::new(request.clone())), own);
+        let answer = |answer: Answer<_>| match answer {
+            Answer::Own(own) => own,
+            Answer::Other(Ok(Reply::Fetch(reply))) => Ok(reply),
+            Answer::Other(Ok(_)) => Err(Errno::PROTO.into()),
+            Answer::Other(Err(failure)) => Err(failure),
+        };
+        answers.into_iter().map(answer).collect()
     }
 
     fn stands(&self, standing: Standing) -> bool {

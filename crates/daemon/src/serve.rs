@@ -229,6 +229,7 @@ fn about<'a>(request: &MetaRequest<'a>) -> About<'a> {
         | R::Open { at, .. }
         | R::Mkdir { at, .. }
         | R::MakeNode { at, .. }
+        | R::MakeLazy { at, .. }
         | R::Link { at, .. }
         | R::Unlink { at }
         | R::Rmdir { at }
@@ -255,6 +256,7 @@ fn about<'a>(request: &MetaRequest<'a>) -> About<'a> {
         | R::Unlock { ino, .. }
         | R::TestLock { ino, .. }
         | R::CancelLock { ino, .. }
+        | R::Fetch { ino }
         | R::Sync { ino } => About::Inode(ino),
         R::ReadDir { dir, split: false, .. } => About::Inode(dir),
         R::ReadDir { .. }
@@ -290,6 +292,7 @@ pub(crate) fn changes(request: &MetaRequest<'_>) -> bool {
             | R::GetXattr { .. }
             | R::ListXattr { .. }
             | R::TestLock { .. }
+            | R::Fetch { .. }
             | R::Sync { .. }
             | R::Look { .. }
     )

@@ -137,6 +137,7 @@ impl<O: Outside> Core<O> {
                 };
                 Ok(Begun::Work(work))
             }
+            Body::Lazy(_) => Err(Refusal::Unfetched { ino }.into()),
             _ => Err(not_a_file(&inode)),
         }
     }

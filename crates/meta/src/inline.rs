@@ -16,6 +16,10 @@ use bivouac_proto::{Errno, Refusal, Reply, Time};
 
 /// Changes the size of a file whose data is in its inode; bytes that appear are zeros.
 pub(crate) fn resize_inline(inode: &mut Inode, size: usize, now: Time, who: &Credentials) {
+    if inode.as_lazy().is_some() && size == 0 {
+        // Nobody wants its contents any more.
+        inode.body = Body::Inline(Box::default());
+    }
     if let Body::Inline(data) = &mut inode.body {
         let mut bytes = std::mem::take(data).into_vec();
         bytes.resize(size, 0);
@@ -49,10 +53,10 @@ impl<O: Outside> Core<O> {
         self.partitions.with(ino.shard(), |locked| {
             let inode = locked.shard.inode(ino)?;
             let Body::Inline(data) = &inode.body else {
-                return Err(if inode.as_blocks().is_some() {
-                    Refusal::NotInline.into()
-                } else {
-                    not_a_file(&inode)
+                return Err(match &inode.body {
+                    Body::Blocks(_) => Refusal::NotInline.into(),
+                    Body::Lazy(_) => Refusal::Unfetched { ino }.into(),
+                    _ => not_a_file(&inode),
                 });
             };
             let start = usize::try_from(offset).unwrap_or(usize::MAX).min(data.len());
@@ -78,6 +82,7 @@ impl<O: Outside> Core<O> {
             match &inode.body {
                 Body::Inline(_) => {}
                 Body::Blocks(_) => return Err(Refusal::NotInline.into()),
+                Body::Lazy(_) => return Err(Refusal::Unfetched { ino }.into()),
                 _ => return Err(not_a_file(&inode)),
             }
             let end = offset.checked_add(payload.len() as u64).filter(|end| *end <= INLINE_MAX as u64);

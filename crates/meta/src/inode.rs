@@ -6,6 +6,7 @@
 use crate::access::Owner;
 use bivouac_layout::{FileLayout, Ino, Map, ServerId, Template};
 use bivouac_proto::attr::Store;
+use bivouac_proto::lazy::Source;
 use bivouac_proto::{Attr, FileKind, Time};
 use serde::{Deserialize, Serialize};
 
@@ -43,6 +44,8 @@ pub(crate) enum Body {
     /// Its number.
     CharDevice(u32),
     BlockDevice(u32),
+    /// A regular file whose contents are still in the backend. Nobody has it open.
+    Lazy(Box<Source>),
 }
 
 /// A regular file in blocks.
@@ -131,6 +134,7 @@ impl Inode {
         let nlink = if matches!(body, Body::Directory(_)) { 2 } else { 1 };
         let size = match &body {
             Body::Inline(bytes) | Body::Symlink(bytes) => bytes.len() as u64,
+            Body::Lazy(source) => source.size,
             _ => 0,
         };
         Inode {
@@ -158,7 +162,7 @@ impl Inode {
 
     pub(crate) fn kind(&self) -> FileKind {
         match self.body {
-            Body::Inline(_) | Body::Blocks(_) => FileKind::File,
+            Body::Inline(_) | Body::Blocks(_) | Body::Lazy(_) => FileKind::File,
             Body::Directory(_) => FileKind::Directory,
             Body::Symlink(_) => FileKind::Symlink,
             Body::Fifo => FileKind::Fifo,
@@ -193,6 +197,14 @@ impl Inode {
         }
     }
 
+    /// Where the contents of a lazy file are.
+    pub(crate) fn as_lazy(&self) -> Option<&Source> {
+        match &self.body {
+            Body::Lazy(source) => Some(source),
+            _ => None,
+        }
+    }
+
     /// The target of a symbolic link; empty for everything else.
     pub(crate) fn target(&self) -> &[u8] {
         match &self.body {
@@ -205,6 +217,7 @@ impl Inode {
     pub(crate) fn attr(&self, ino: Ino) -> Attr {
         let (store, layout) = match &self.body {
             Body::Blocks(b) => (Store::Blocks { settled: b.settled }, Some(Box::new(b.layout.clone()))),
+            Body::Lazy(_) => (Store::Lazy, None),
             _ => (Store::Inline, None),
         };
         Attr {

@@ -23,6 +23,8 @@ pub(crate) struct Inodes {
     /// By (0, number).
     packed: Runs,
     others: BTreeMap<Ino, Box<Inode>>,
+    /// How many of the others are lazy, and their bytes.
+    lazy: (u64, u64),
 }
 
 /// An inode to look at.
@@ -95,33 +97,52 @@ impl Inodes {
         self.packed.with((0, ino.0)).next().and_then(unpack).map(Seen::Unpacked)
     }
 
+    /// How many are lazy, and how many bytes these have.
+    pub(crate) fn lazy(&self) -> (u64, u64) {
+        self.lazy
+    }
+
+    fn count_in(&mut self, inode: &Inode) {
+        if let Some(source) = inode.as_lazy() {
+            self.lazy = (self.lazy.0 + 1, self.lazy.1.saturating_add(source.size));
+        }
+    }
+
+    fn count_out(&mut self, inode: Option<&Inode>) {
+        if let Some(source) = inode.and_then(Inode::as_lazy) {
+            self.lazy = (self.lazy.0.saturating_sub(1), self.lazy.1.saturating_sub(source.size));
+        }
+    }
+
     /// Adds or replaces one.
     pub(crate) fn put(&mut self, ino: Ino, inode: Box<Inode>) {
         let key = (0, ino.0);
+        self.count_in(&inode);
         match pack(&inode, &mut [0; ROOM]) {
             Some(bytes) => {
                 if !self.packed.put(key, |_| true, bytes) {
-                    self.others.remove(&ino);
+                    let before = self.others.remove(&ino);
+                    self.count_out(before.as_deref());
                 }
             }
-            None => {
-                if self.others.insert(ino, inode).is_none() {
-                    self.packed.remove(key, |_| true);
-                }
-            }
+            None => match self.others.insert(ino, inode) {
+                None => drop(self.packed.remove(key, |_| true)),
+                before => self.count_out(before.as_deref()),
+            },
         }
     }
 
     pub(crate) fn remove(&mut self, ino: Ino) {
         if !self.packed.remove((0, ino.0), |_| true) {
-            self.others.remove(&ino);
+            let before = self.others.remove(&ino);
+            self.count_out(before.as_deref());
         }
     }
 
     /// Changes one, if it is there. Where it lies afterwards depends on what it has become alone, so that equal shards are
     /// equal in their images too.
     pub(crate) fn modify(&mut self, ino: Ino, change: impl FnOnce(&mut Inode)) {
-        if let Some(inode) = self.others.get_mut(&ino) {
+        if let Some(inode) = self.others.get_mut(&ino).filter(|inode| inode.as_lazy().is_none()) {
             change(inode);
             if let Some(bytes) = pack(inode, &mut [0; ROOM]) {
                 self.packed.put((0, ino.0), |_| true, bytes);
@@ -159,7 +180,7 @@ fn pack<'a>(inode: &Inode, room: &'a mut [u8; ROOM]) -> Option<&'a [u8]> {
         Body::Socket => (PackedKind::Socket, none),
         Body::CharDevice(number) => (PackedKind::CharDevice(*number), none),
         Body::BlockDevice(number) => (PackedKind::BlockDevice(*number), none),
-        Body::Blocks(_) | Body::Directory(_) => return None,
+        Body::Blocks(_) | Body::Directory(_) | Body::Lazy(_) => return None,
     };
     if data.len() > PACKED || inode.size != data.len() as u64 {
         return None;
@@ -212,6 +233,7 @@ mod tests {
     use crate::access::Owner;
     use crate::inode::Extra;
     use bivouac_layout::{ShardId, Template};
+    use bivouac_proto::lazy::Source;
 
     fn inodes() -> Vec<Inode> {
         let owner = Owner { mode: 0o4755, uid: u32::MAX, gid: 1000 };
@@ -227,6 +249,10 @@ mod tests {
         let mut special = made[2].clone();
         special.extra = Some(Box::new(Extra { linkable: true, ..Extra::default() }));
         made.push(special);
+        for size in [1, 1 << 40] {
+            let source = Source { path: b"/work/a".to_vec(), ino: 7, size, mtime: -1 };
+            made.push(Inode::new(owner, 5, Body::Lazy(Box::new(source))));
+        }
         let mut far = made[4].clone();
         (far.atime, far.mtime, far.ctime, far.btime) = (Time::MIN, Time::MAX, -3, Time::MAX);
         (far.nlink, far.size_version) = (0, u32::MAX);
@@ -247,6 +273,7 @@ mod tests {
                 assert_eq!(&*store.get(ino).unwrap(), inode);
             }
             assert_eq!(store.len(), made.len());
+            assert_eq!(store.lazy(), (2, 1 + (1 << 40)));
         }
         let mut all: Vec<_> = store.iter().map(|(ino, inode)| (ino, *inode)).collect();
         all.sort_by_key(|(ino, _)| *ino);
@@ -257,7 +284,7 @@ mod tests {
             store.remove(ino);
             assert!(store.get(ino).is_none());
         }
-        assert_eq!(store.len(), 0);
+        assert_eq!((store.len(), store.lazy()), (0, (0, 0)));
     }
 
     #[test]

@@ -371,7 +371,7 @@ pub(crate) fn may_make(locked: &LockedShard<'_>, caller: &Caller, at: &At<'_>) -
 
 /// Makes an inode and its entry in one shard; a file (`map` is given) takes its directory's layout over. Says
 /// also whether the directory should be split now.
-fn make(
+pub(crate) fn make(
     locked: &mut LockedShard<'_>,
     caller: &Caller,
     now: Time,
@@ -430,6 +430,10 @@ fn open_existing(
     let wanted = if how.read { READ } else { 0 } | if how.write || how.truncate { WRITE } else { 0 };
     inode.owner().check(&caller.credentials, wanted)?;
     let truncate = how.truncate && kind == FileKind::File;
+    let is_lazy = inode.as_lazy().is_some();
+    if is_lazy && !truncate {
+        return Err(Refusal::Unfetched { ino }.into());
+    }
     if truncate {
         locked.shard.is_not_busy(ino)?;
     } else {
@@ -444,7 +448,7 @@ fn open_existing(
     match &inode.body {
         Body::Blocks(_) if truncate => return Ok(Look::Truncate(ino)),
         // A file that is empty already still gets a new time.
-        Body::Inline(_) if truncate => {
+        Body::Inline(_) | Body::Lazy(_) if truncate => {
             let mut draft = Draft::freeing(now);
             if let Some(inode) = draft.inode(locked.shard, ino) {
                 crate::inline::resize_inline(inode, 0, now, &caller.credentials);

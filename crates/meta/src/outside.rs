@@ -2,6 +2,7 @@
 
 use bivouac_layout::{Epoch, Group, Ino, Map, Piece, ServerId, ShardId};
 use bivouac_proto::data::{DataReply, DataRequest};
+use bivouac_proto::lazy::{FetchReply, FetchRequest};
 use bivouac_proto::peer::PeerRequest;
 use bivouac_proto::restripe::{RestripeReply, RestripeRequest};
 use bivouac_proto::status::Failure;
@@ -89,6 +90,15 @@ pub trait Outside: Send + Sync + 'static {
         servers: &[ServerId],
         request: &RestripeRequest,
     ) -> Vec<Result<RestripeReply, Failure>>;
+
+    /// Asks several servers, the own one perhaps included, to read their parts of a range of a lazy file; if possible in
+    /// parallel. The answers in their order; a refusal where a server has another map.
+    fn fetch(
+        &self,
+        standing: Standing,
+        servers: &[ServerId],
+        request: &FetchRequest,
+    ) -> Vec<Result<FetchReply, Failure>>;
 
     /// Whether the server still has this right, as far as it knows. What has failed because it ended was not done by who
     /// answers now.

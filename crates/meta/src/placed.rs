@@ -18,7 +18,7 @@ fn with_copies(shard: &Shard, map: &Map, ino: Ino, inode: &Inode) -> Option<File
         Body::Blocks(blocks) => {
             shard.restripes.get(&ino).and_then(Pending::goes).unwrap_or(&blocks.layout).clone()
         }
-        Body::Inline(_) if shard.purges.contains_key(&ino) => inode.layout(ino, map),
+        Body::Inline(_) | Body::Lazy(_) if shard.purges.contains_key(&ino) => inode.layout(ino, map),
         _ => return None,
     };
     (layout.copies(map) > 1).then_some(layout)

@@ -58,6 +58,8 @@ impl<O: Outside> Core<O> {
             MetaRequest::Relock { start, ref locks } => self.relock(start, locks),
             MetaRequest::EndSession { session } => self.end_session(session),
             MetaRequest::Sync { ino } => self.sync(ino),
+            MetaRequest::MakeLazy { at, ref file } => self.make_lazy(caller, at, file),
+            MetaRequest::Fetch { ino } => self.fetch(ino),
             MetaRequest::Look { ref inos, limit, attrs } => self.look(caller, inos, limit, attrs),
         }
     }

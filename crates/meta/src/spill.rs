@@ -14,7 +14,7 @@ use bivouac_layout::{FileLayout, Ino, Map, Piece, ServerId, ServerState, Templat
 use bivouac_proto::data::{DataReply, DataRequest};
 use bivouac_proto::meta::MetaReply;
 use bivouac_proto::status::Failure;
-use bivouac_proto::{Attr, Errno, Reply, Time};
+use bivouac_proto::{Attr, Errno, Refusal, Reply, Time};
 
 /// Inline data that is being moved.
 struct Moving {
@@ -63,6 +63,7 @@ impl<O: Outside> Core<O> {
                         locked.commit(draft)?;
                         Ok(Begun::Work(Moving { data, layout, first }))
                     }
+                    Body::Lazy(_) => Err(Refusal::Unfetched { ino }.into()),
                     _ => Err(not_a_file(&inode)),
                 }
             },
@@ -89,7 +90,7 @@ impl<O: Outside> Core<O> {
 
 /// Whether there is something to remove before a file's data can be moved. Of a file that has copies, servers that are
 /// away may keep it: when they come back they catch up with the others.
-fn is_in_the_way(shard: &Shard, map: &Map, ino: Ino, layout: &FileLayout) -> bool {
+pub(crate) fn is_in_the_way(shard: &Shard, map: &Map, ino: Ino, layout: &FileLayout) -> bool {
     let Some(servers) = shard.purges.get(&ino) else { return false };
     let is_stuck = shard.live.get(&ino).is_some_and(|live| live.stuck);
     let is_away = |server: &ServerId| map.server(*server).is_none_or(|s| s.state == ServerState::Down);

@@ -2,6 +2,7 @@
 
 use crate::answers::repeated;
 use crate::error::{LogError, OpenError};
+use crate::fetches::{FETCHERS, Fetches};
 use crate::grace::Grace;
 use crate::handover;
 use crate::inode::Inode;
@@ -9,7 +10,7 @@ use crate::keeper::{Keeper, Of};
 use crate::locking::Locking;
 use crate::moves::Moves;
 use crate::outside::{Observer, Outside};
-use crate::partition::{Logs, Partitions};
+use crate::partition::{LockedShard, Logs, Partitions};
 use crate::restripe::AtWork;
 use crate::resumption::Resumption;
 use crate::teller::Teller;
@@ -96,6 +97,10 @@ pub struct Counts {
     pub opens: u64,
     /// Length of all logs, bytes.
     pub log_bytes: u64,
+    /// Lazy files of the shards that the server answers for, and their bytes.
+    pub lazy: (u64, u64),
+    /// Those of them that could not be fetched when that was tried last, since the server's start.
+    pub unfetchable: u64,
 }
 
 /// The metadata of one server: its shards, with everything that they own.
@@ -131,6 +136,9 @@ pub(crate) struct Core<O> {
     pub start: u64,
     pub moves: Moves,
     pub at_work: AtWork,
+    pub fetches: Fetches,
+    /// Whether threads fetch lazy files, and not who asks for them.
+    pub fetches_later: bool,
     /// Held as long as the store is open, so that no second server opens it.
     _exclusive: File,
 }
@@ -201,6 +209,8 @@ impl Replayed {
             ended_away_by: AtomicU64::new(0),
             moves,
             at_work: AtWork::default(),
+            fetches: Fetches::default(),
+            fetches_later: options.background,
             partitions,
             outside,
             _exclusive: self.exclusive,
@@ -216,6 +226,9 @@ impl Replayed {
             store.start("meta-teller", Core::tell_always).map_err(OpenError::io(&self.dir))?;
             let compact = |core: &Core<O>| core.partitions.compact_always();
             store.start("meta-compactor", compact).map_err(OpenError::io(&self.dir))?;
+            for _ in 0..FETCHERS {
+                store.start("meta-fetcher", Core::fetch_always).map_err(OpenError::io(&self.dir))?;
+            }
         }
         Ok(store)
     }
@@ -367,7 +380,21 @@ impl<O: Outside> MetaStore<O> {
         self.core.partitions.each(|_, shard| {
             counts.inodes += shard.inodes.len() as u64;
             counts.opens += shard.live.values().map(|l| l.opens.len() as u64).sum::<u64>();
+            if shard.stream.serves() {
+                let (files, bytes) = shard.inodes.lazy();
+                counts.lazy = (counts.lazy.0 + files, counts.lazy.1.saturating_add(bytes));
+            }
         });
+        for ino in self.core.fetches.failed() {
+            let is_lazy = |locked: &mut LockedShard<'_>| {
+                Ok(locked.shard.inodes.get(ino).is_some_and(|inode| inode.as_lazy().is_some()))
+            };
+            match self.core.partitions.with_patience(ino.shard(), Duration::ZERO, is_lazy) {
+                Ok(true) => counts.unfetchable += 1,
+                // Removed, truncated, or another server's.
+                _ => self.core.fetches.forget(ino),
+            }
+        }
         counts
     }
 
@@ -389,6 +416,7 @@ impl<O: Outside> Drop for MetaStore<O> {
     fn drop(&mut self) {
         self.core.keeper.stop();
         self.core.teller.stop();
+        self.core.fetches.stop();
         self.core.partitions.compactor.stop();
         for thread in self.threads.drain(..) {
             let _ = thread.join();

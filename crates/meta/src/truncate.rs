@@ -25,7 +25,7 @@ use bivouac_proto::data::{DataReply, DataRequest};
 use bivouac_proto::header::RequestId;
 use bivouac_proto::meta::MetaReply;
 use bivouac_proto::status::Failure;
-use bivouac_proto::{Attr, Errno, Reply};
+use bivouac_proto::{Attr, Errno, Refusal, Reply};
 use std::time::{Duration, Instant};
 
 /// How long a truncation of copies is tried while servers come: not as long as a file stays closed by itself.
@@ -116,7 +116,9 @@ impl<O: Outside> Core<O> {
         let now = self.outside.now();
         let inode = locked.shard.inode(ino)?;
         match &inode.body {
-            Body::Inline(_) if size <= INLINE_MAX as u64 => {
+            // Of a lazy file that is cut to nothing, nothing needs to be fetched.
+            Body::Lazy(_) if size > 0 => Err(Refusal::Unfetched { ino }.into()),
+            Body::Inline(_) | Body::Lazy(_) if size <= INLINE_MAX as u64 => {
                 let mut draft = Draft::new(now);
                 draft.frees = size <= inode.size;
                 let changed = draft.inode(locked.shard, ino).ok_or(Errno::NOENT)?;

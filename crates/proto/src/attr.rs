@@ -69,6 +69,8 @@ pub enum Store {
         /// Whether the inode's size and mtime are exact.
         settled: bool,
     },
+    /// In the backend: the file is [lazy](crate::lazy). Nobody has it open, and [`Attr::size`] is exact.
+    Lazy,
 }
 
 /// What `stat` shows, and what the client core needs besides.

@@ -189,6 +189,12 @@ pub struct Stats {
     pub without_room: u64,
     /// The rebuild that is under way, or was the last one.
     pub rebuild: Progress,
+    /// [Lazy](crate::lazy) files whose contents are still in the backend, of the shards that the server answers for.
+    pub lazy_files: u64,
+    /// Their bytes.
+    pub lazy_bytes: u64,
+    /// Those of them that could not be fetched when that was tried last.
+    pub unfetchable: u64,
 }
 
 /// What an agent knows of a server of its node.

@@ -7,6 +7,7 @@
 //! - [`header`]: the fixed part: versions, epoch, namespace version, request identity, lengths.
 //! - [`attr`]: attributes, layouts as replies carry them, directory entries.
 //! - [`meta`], [`data`], [`peer`], [`agent`], [`control`]: the requests by family, with their meaning.
+//! - [`lazy`]: files whose contents are still in the backend.
 //! - [`raft`]: what those who keep the map tell each other.
 //! - [`verify`]: what `bivouac verify` asks servers.
 //! - [`status`]: how a request ends: an errno, or a refusal that tells the client what to change and redo.
@@ -25,6 +26,7 @@ pub mod data;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod fuzzing;
 pub mod header;
+pub mod lazy;
 pub mod meta;
 pub mod node;
 pub mod peer;
@@ -66,6 +68,8 @@ pub enum Request<'a> {
     Raft(raft::RaftRequest),
     /// From a file's inode's server to those of its blocks, and among these: ranges go to other servers.
     Restripe(restripe::RestripeRequest),
+    /// From a lazy file's inode's server to those that are to hold its blocks.
+    Fetch(Box<lazy::FetchRequest>),
 }
 
 /// Any reply's body when [`Header::status`] is [`Status::OK`].
@@ -90,6 +94,8 @@ pub enum Reply {
     Copy(copies::CopyReply),
     /// Answer to a [`Request::Restripe`].
     Restripe(restripe::RestripeReply),
+    /// Answer to a [`Request::Fetch`].
+    Fetch(lazy::FetchReply),
 }
 
 #[cfg(test)]

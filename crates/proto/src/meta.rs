@@ -8,6 +8,7 @@
 
 use crate::attr::{Attr, DirEntry, Time};
 use crate::header::OpenId;
+use crate::lazy::{LazyFile, Unfetchable};
 use bivouac_layout::{Epoch, Ino, NodeId};
 use serde::{Deserialize, Serialize};
 
@@ -511,6 +512,21 @@ pub enum MetaRequest<'a> {
         /// Some of the node's locks.
         locks: Vec<Relocked>,
     },
+    /// Makes a [lazy](crate::lazy) file (`Entry`); an ordinary one, if it is empty. Only for the deployment's own user, whose
+    /// files in the backend its servers can read.
+    MakeLazy {
+        /// The new entry.
+        #[serde(borrow)]
+        at: At<'a>,
+        /// What is made.
+        file: Box<LazyFile>,
+    },
+    /// Has the contents of a lazy file fetched from the backend. Answered when they are there, or the file is not lazy; after a
+    /// moment with `Fetching` if it takes longer, then the client asks again; with `Unfetchable` if they cannot be fetched.
+    Fetch {
+        /// The file.
+        ino: Ino,
+    },
 }
 
 /// Most inodes in a [`MetaRequest::Look`].
@@ -612,4 +628,8 @@ pub enum MetaReply {
         /// Those of the request, by their places there, that its owners do not have any more.
         refused: Vec<u32>,
     },
+    /// The contents of a lazy file are on their way.
+    Fetching,
+    /// The contents of a lazy file cannot be fetched.
+    Unfetchable(Unfetchable),
 }

@@ -114,6 +114,11 @@ pub enum Refusal {
     /// Blocks have left this server since the version of the file's layout by which the sender goes: ask the file's inode
     /// for the newer one.
     StaleLayout,
+    /// The file is [lazy](crate::lazy): have its contents fetched first ([`crate::meta::MetaRequest::Fetch`]).
+    Unfetched {
+        /// Which.
+        ino: Ino,
+    },
 }
 
 /// How a served request ends: what handlers return.

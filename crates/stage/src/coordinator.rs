@@ -12,6 +12,7 @@ mod crew;
 mod decide;
 mod entries;
 mod large;
+mod lazy;
 mod queue;
 mod roots;
 
@@ -53,6 +54,12 @@ pub struct Options {
     pub changed: bool,
     /// With `changed`: what happens to files in the backend that others have changed.
     pub others: Others,
+    /// Names, sizes and attributes first: contents are fetched when all of these are there.
+    pub lazy: bool,
+    /// With `lazy`: contents are fetched only when somebody opens a file.
+    pub on_demand: bool,
+    /// With `lazy`: is told when all names are there: how many files were made, and after how many seconds.
+    pub when_named: Option<fn(u64, f64)>,
     /// Show a progress bar if standard error is a terminal.
     pub progress: bool,
 }
@@ -126,6 +133,9 @@ struct Coordinator<'a> {
     before: HashMap<Vec<u8>, Meta>,
     /// Paths of the list of files that were seen.
     seen: HashSet<Vec<u8>>,
+    /// Files whose contents are to be fetched when all names are there, with their sizes.
+    lazy: Vec<(Vec<u8>, u64)>,
+    begun: Instant,
 }
 
 /// Copies a tree with the workers at the other ends of `links`.
@@ -152,6 +162,8 @@ pub fn copy(
         lost: HashMap::new(),
         before: HashMap::new(),
         seen: HashSet::new(),
+        lazy: Vec::new(),
+        begun,
         job,
         backend,
         options,
@@ -195,7 +207,8 @@ impl Coordinator<'_> {
             names.iter().for_each(|name| self.note(name, source, target));
         }
         self.delete()?;
-        self.directory_metas()
+        self.directory_metas()?;
+        self.fetch_lazy()
     }
 
     /// Gives out work and takes results until nothing is left to do.
@@ -250,6 +263,7 @@ impl Coordinator<'_> {
             }
             Task::Section { path, .. } => self.section_done(&path, Err(why.to_owned())),
             Task::Abandon { .. } => {}
+            Task::Fetch(files) => files.iter().for_each(|(path, _)| self.failed(path, why)),
             other => self.failed(&queue::path_of(&other), why),
         }
     }
@@ -280,6 +294,11 @@ impl Coordinator<'_> {
             (Task::Begin { path, .. }, Outcome::Begun(begun)) => self.begun(path, begun),
             (Task::Section { path, .. }, Outcome::Section(done)) => self.section_done(&path, done),
             (Task::Finish { path, .. }, Outcome::Finished(copied)) => self.large_done(&path, copied),
+            (Task::Fetch(files), Outcome::Fetched(results)) => {
+                for ((path, size), fetched) in files.into_iter().zip(results) {
+                    self.fetched(&path, size, fetched);
+                }
+            }
             (Task::Metas(_), Outcome::Metas(failed)) => {
                 for (path, why) in failed {
                     self.failed(&path, &why);
@@ -329,6 +348,9 @@ impl Coordinator<'_> {
                         self.report.files += 1;
                         self.progress.done();
                     }
+                }
+                if *how == How::Lazy && source.size > 0 {
+                    self.lazy.push((path.to_vec(), source.size));
                 }
                 let (source, target) = ((identity, source), (target_identity, target));
                 match how {

@@ -222,6 +222,7 @@ fn meta_of(meta: &fs::Metadata) -> Meta {
         links: meta.nlink(),
         allocated: meta.blocks().saturating_mul(512),
         device: meta.rdev(),
+        lazy: false,
         attributes: true,
     }
 }

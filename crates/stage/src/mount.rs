@@ -4,6 +4,7 @@ use crate::tree::{Attribute, Kind, Listed, Meta, Open, Special, Tree, Turns, USE
 use bivouac_client::{Client, Fail, Handle};
 use bivouac_layout::Ino;
 use bivouac_proto::attr::{Attr, FileKind, Store};
+use bivouac_proto::lazy::{LazyFile, Source};
 use bivouac_proto::meta::{SetAttr, SetTime};
 use bivouac_proto::{Errno, Time};
 use rustix::fs::OFlags;
@@ -88,6 +89,7 @@ fn meta_of(attr: &Attr) -> Meta {
         allocated: attr.st_blocks().saturating_mul(512),
         device: u64::from(attr.device()),
         attributes: attr.xattrs,
+        lazy: attr.store == Store::Lazy,
     }
 }
 
@@ -237,6 +239,24 @@ impl Tree for Mount {
 
     fn set_meta(&self, path: &[u8], meta: &Meta) -> io::Result<()> {
         self.client.set_attr(Ino::ROOT, named(path), false, set_of(meta)).map_err(failed)
+    }
+
+    fn make_lazy(&self, path: &[u8], source: &[u8], meta: &Meta) -> io::Result<Meta> {
+        let root = rustix::process::geteuid().is_root();
+        let source =
+            Source { path: source.to_vec(), ino: meta.identity.1, size: meta.size, mtime: meta.mtime };
+        let owner = root.then_some((meta.uid, meta.gid));
+        let file = LazyFile { source, mode: (meta.mode & 0o7777) as u16, owner, atime: meta.atime };
+        let made = std::cell::Cell::new(None);
+        self.replacing(path, || {
+            made.set(Some(self.client.make_lazy(Ino::ROOT, path, &file)?));
+            Ok(())
+        })?;
+        made.take().map(|attr| meta_of(&attr)).ok_or_else(|| error(Errno::PROTO))
+    }
+
+    fn fetch(&self, path: &[u8]) -> Result<bool, String> {
+        self.client.fetch_path(Ino::ROOT, path).map_err(|failed| failed.why)
     }
 
     fn node_of(&self, directory: &Meta) -> Option<u16> {

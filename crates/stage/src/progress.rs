@@ -73,6 +73,11 @@ impl Progress {
         }
     }
 
+    /// Something is printed in between.
+    pub(crate) fn pause(&self, print: impl FnOnce()) {
+        self.bar.suspend(print);
+    }
+
     pub(crate) fn end(&self) {
         self.bar.finish_and_clear();
     }

@@ -7,6 +7,10 @@ use std::path::PathBuf;
 pub struct Report {
     /// Regular files copied (further hard links to one included).
     pub files: u64,
+    /// Files whose contents were fetched after their names were made.
+    pub fetched: u64,
+    /// Files whose contents are left to be fetched by who opens them.
+    pub lazy: u64,
     /// What was there already, or was not changed since it was staged.
     pub unchanged: u64,
     /// Directories made or found.
@@ -61,6 +65,9 @@ pub enum StageError {
         /// Why.
         source: std::io::Error,
     },
+    /// A lazy file is read by the servers, and not all of them see it.
+    #[error("not all servers see it, and with --lazy each reads its own part:{}", listed(.0))]
+    Unseen(Vec<(String, String)>),
     /// No worker can do it: the nodes, and why each cannot.
     #[error("none of the deployment's nodes can do it:{}", listed(.0))]
     Workers(Vec<(String, String)>),

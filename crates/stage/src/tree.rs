@@ -57,6 +57,8 @@ pub(crate) struct Meta {
     pub(crate) device: u64,
     /// It may have extended attributes.
     pub(crate) attributes: bool,
+    /// Its contents are still in the backend.
+    pub(crate) lazy: bool,
 }
 
 impl Meta {
@@ -148,6 +150,14 @@ pub(crate) trait Tree: Send + Sync {
     fn attributes(&self, path: &[u8]) -> io::Result<Vec<Attribute>>;
     fn set_attribute(&self, path: &[u8], name: &[u8], value: &[u8]) -> io::Result<()>;
     fn set_meta(&self, path: &[u8], meta: &Meta) -> io::Result<()>;
+    /// Makes a file whose contents are to be fetched from this absolute path of the backend; its attributes.
+    fn make_lazy(&self, _path: &[u8], _source: &[u8], _meta: &Meta) -> io::Result<Meta> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+    /// Has the contents of a lazy file fetched; whether it was one, or why that failed.
+    fn fetch(&self, _path: &[u8]) -> Result<bool, String> {
+        Ok(false)
+    }
     /// The node whose server holds a directory's entries, if that is known.
     fn node_of(&self, _directory: &Meta) -> Option<u16> {
         None

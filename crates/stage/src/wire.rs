@@ -11,7 +11,7 @@ use std::io::{self, Read, Write};
 use std::ops::Range;
 
 /// What a worker begins with. The number changes with the messages.
-pub(crate) const MAGIC: &[u8; 8] = b"bvstage1";
+pub(crate) const MAGIC: &[u8; 8] = b"bvstage2";
 
 /// Longest frame, bytes: a directory of a million entries has some 200 MB.
 const LONGEST: u32 = 1 << 30;
@@ -89,6 +89,8 @@ pub(crate) enum How {
     Compare,
     /// The content is there: set owner, mode, times and extended attributes only.
     Attributes,
+    /// Make its name, size and attributes; its contents are fetched later.
+    Lazy,
     /// Another name of the file whose first name this is.
     Link(Vec<u8>),
     /// Remove it at the destination. A directory that is not empty stays.
@@ -146,6 +148,8 @@ pub(crate) enum Task {
         #[serde(with = "serde_bytes")]
         path: Vec<u8>,
     },
+    /// Have the contents of lazy files fetched, each of so many bytes.
+    Fetch(Vec<(Vec<u8>, u64)>),
     /// Set owner, mode and times of directories.
     Metas(Vec<(Vec<u8>, Meta)>),
 }
@@ -209,6 +213,8 @@ pub(crate) enum Outcome {
     /// Bytes that were copied of a section.
     Section(Result<u64, String>),
     Finished(Copied),
+    /// In the files' order: whether each was still lazy, or why it could not be fetched.
+    Fetched(Vec<Result<bool, String>>),
     /// The directories whose attributes could not be set.
     Metas(Vec<(Vec<u8>, String)>),
 }

@@ -196,6 +196,9 @@ impl Worker {
                 let part = self.trees.to.part_name(&self.destination(&path), &self.setup.run);
                 Outcome::Made(self.trees.to.remove(&part).map_err(|e| e.to_string()))
             }
+            Task::Fetch(files) => {
+                Outcome::Fetched(files.iter().map(|(path, size)| self.fetch(path, *size)).collect())
+            }
             Task::Metas(metas) => {
                 let set = |(path, meta): (Vec<u8>, Meta)| {
                     let done = self.trees.to.set_meta(&self.destination(&path), &meta);

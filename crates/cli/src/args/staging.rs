@@ -15,6 +15,13 @@ pub struct PreloadArgs {
     pub src: PathBuf,
     /// The copy's path in the mount (with or without the mount point before it).
     pub dst: PathBuf,
+    /// Make all names, sizes and attributes first, which programs can use at once: contents come from SRC when a file is opened, and
+    /// meanwhile in the background, until this command ends. All servers have to see SRC, and it must not change before that.
+    #[arg(long, conflicts_with = "checksum")]
+    pub lazy: bool,
+    /// With --lazy: end when the names are there. Contents come when a file is opened, and not before.
+    #[arg(long, requires = "lazy")]
+    pub on_demand: bool,
     #[command(flatten)]
     #[allow(missing_docs)]
     pub how: StageArgs,

@@ -194,6 +194,10 @@ pub(super) struct Counters {
     pub(super) without_room: u64,
     pub(super) direct_bytes_read: u64,
     pub(super) direct_bytes_written: u64,
+    /// Files whose contents are still in the backend, and their bytes; how many of them could not be fetched.
+    pub(super) lazy_files: u64,
+    pub(super) lazy_bytes: u64,
+    pub(super) unfetchable: u64,
 }
 
 /// The sums over the servers that answer.
@@ -223,6 +227,9 @@ impl From<Stats> for Counters {
             without_room: s.without_room,
             direct_bytes_read: s.direct_read,
             direct_bytes_written: s.direct_written,
+            lazy_files: s.lazy_files,
+            lazy_bytes: s.lazy_bytes,
+            unfetchable: s.unfetchable,
         }
     }
 }
@@ -244,6 +251,9 @@ impl Counters {
         self.without_room += other.without_room;
         self.direct_bytes_read += other.direct_bytes_read;
         self.direct_bytes_written += other.direct_bytes_written;
+        self.lazy_files += other.lazy_files;
+        self.lazy_bytes += other.lazy_bytes;
+        self.unfetchable += other.unfetchable;
     }
 
     pub(super) fn operations(&self) -> u64 {

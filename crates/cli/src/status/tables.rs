@@ -65,6 +65,18 @@ fn moves(d: &Deployment) -> String {
     if d.moving_shards > 0 {
         text.push_str(&format!("{} of the metadata to be moved\n", plural(d.moving_shards, "piece")));
     }
+    let sum = &d.totals.counters;
+    if sum.lazy_files > 0 {
+        let files = plural(sum.lazy_files as usize, "file");
+        text.push_str(&format!("{files} ({}) still to be fetched from the backend", size(sum.lazy_bytes)));
+        if sum.unfetchable > 0 {
+            text.push_str(&format!(
+                "; {} of them could not be: the servers' logs say why",
+                count(sum.unfetchable)
+            ));
+        }
+        text.push('\n');
+    }
     if let Some(rebuild) = &d.rebuild {
         text.push_str(&format!(
             "files go to where they are to be: {} done, {} moved; {} left ({})",

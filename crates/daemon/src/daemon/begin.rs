@@ -96,7 +96,9 @@ impl Daemon {
             let copies = self.copies.as_ref().ok_or(InstallError::Map("this server has no storage"))?;
             let restriping =
                 self.restriping.as_ref().ok_or(InstallError::Map("this server has no storage"))?;
-            let around = Around::new(self.links.clone(), server.id, copies.clone(), restriping.clone());
+            let fetching = self.fetching.as_ref().ok_or(InstallError::Map("this server has no storage"))?;
+            let (links, fetching) = (self.links.clone(), fetching.clone());
+            let around = Around::new(links, server.id, copies.clone(), restriping.clone(), fetching);
             let store = Arc::new(replayed.serve(options, around)?);
             store.adopt(map.shards_of(server.id)).map_err(InstallError::Adopt)?;
             if let Some(fences) = self.fences().filter(|_| map.copies > 1) {

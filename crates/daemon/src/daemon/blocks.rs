@@ -11,6 +11,7 @@ use bivouac_meta::Standing;
 use bivouac_proto::auth::Role;
 use bivouac_proto::copies::{Copied, CopyRequest, Sender, Sent};
 use bivouac_proto::data::{DataReply, DataRequest};
+use bivouac_proto::lazy::FetchRequest;
 use bivouac_proto::restripe::RestripeRequest;
 use bivouac_proto::status::Failure;
 use bivouac_proto::{Errno, Header, Refusal, Reply, Request};
@@ -109,6 +110,9 @@ impl Daemon {
             && let Err(refusal) = copies.check_sender(by, request)
         {
             return reply.fail(&refusal.into());
+        }
+        if let Some(Err(errno)) = self.fetching.as_ref().map(|fetching| fetching.interrupt(request)) {
+            return reply.fail(&errno.into());
         }
         let inodes = || self.meta.get().map_or(0, |meta| meta.counts().inodes);
         let served = serve::data((store, copies), request, payload, inodes, reply, &mut running);
@@ -224,6 +228,22 @@ impl Daemon {
             Turn::Answered(_) | Turn::Overtaken => return Err(Refusal::Busy.into()),
         };
         restriping.serve(from, request, reply.buffer()).map(Reply::Restripe)
+    }
+
+    /// Another server's request to read from the backend what of a lazy file is to be this one's.
+    pub(super) fn fetch(
+        &self,
+        from: ServerId,
+        header: &Header,
+        request: &FetchRequest,
+    ) -> Result<Reply, Failure> {
+        let fetching = self.fetching.as_ref().ok_or(Errno::IO)?;
+        self.check_since(header, [Group::Shard(request.ino.shard())])?;
+        let _running = match self.order.take(header.id, header.attempt) {
+            Turn::Begun(running) => running,
+            Turn::Answered(_) | Turn::Overtaken => return Err(Refusal::Busy.into()),
+        };
+        fetching.serve(from, request).map(Reply::Fetch)
     }
 
     /// A program's request for blocks begins. (Servers that ask for some are those of the inode, which knows the layout.)

@@ -177,6 +177,9 @@ impl Daemon {
             lease_ms: self.links.lease.left(),
             fetched: self.copies.as_ref().map_or(0, |copies| copies.fetched()),
             without_room: self.copies.as_ref().map_or(0, |copies| copies.without_room()),
+            lazy_files: counts.lazy.0,
+            lazy_bytes: counts.lazy.1,
+            unfetchable: counts.unfetchable,
             rebuild: self.rebuilder.get().map_or(Default::default(), Rebuilder::progress),
         }
     }

@@ -4,6 +4,7 @@
 use bivouac_layout::{Founding, Group, Map, Node, NodeId, Server, ServerId, ServerState};
 use bivouac_meta::{MetaStore, OpenError, Options, Outside, Standing};
 use bivouac_proto::data::{DataReply, DataRequest};
+use bivouac_proto::lazy::{FetchReply, FetchRequest};
 use bivouac_proto::peer::PeerRequest;
 use bivouac_proto::restripe::{RestripeReply, RestripeRequest};
 use bivouac_proto::status::Failure;
@@ -66,6 +67,9 @@ impl Outside for Alone {
         servers: &[ServerId],
         _: &RestripeRequest,
     ) -> Vec<Result<RestripeReply, Failure>> {
+        servers.iter().map(|_| Err(Errno::IO.into())).collect()
+    }
+    fn fetch(&self, _: Standing, servers: &[ServerId], _: &FetchRequest) -> Vec<Result<FetchReply, Failure>> {
         servers.iter().map(|_| Err(Errno::IO.into())).collect()
     }
     fn now(&self) -> Time {

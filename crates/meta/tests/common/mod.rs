@@ -4,9 +4,13 @@
 pub mod client;
 mod stripes;
 
-use bivouac_layout::{Founding, Group, Ino, Map, MapChange, Node, NodeId, Server, ServerId, ServerState};
+use bivouac_layout::{
+    Founding, Group, Ino, Map, MapChange, Node, NodeId, Piece, Server, ServerId, ServerState,
+};
+use bivouac_meta::source::{SourceFile, copy_pieces};
 use bivouac_meta::{MetaStore, Options, Outside, Standing};
 use bivouac_proto::data::{DataReply, DataRequest};
+use bivouac_proto::lazy::{FetchReply, FetchRequest, Unfetchable};
 use bivouac_proto::peer::PeerRequest;
 use bivouac_proto::restripe::{RestripeReply, RestripeRequest};
 use bivouac_proto::status::Failure;
@@ -53,6 +57,8 @@ pub struct Inner {
     /// At this call its server crashes (only that of `victim`, if any is named).
     pub crash_at: AtomicUsize,
     pub victim: Mutex<Option<ServerId>>,
+    /// These servers do not see the backend.
+    pub blind: Mutex<Vec<ServerId>>,
     /// This data server (`None`: each) answers so.
     pub data_fault: Mutex<Option<(Option<ServerId>, Errno)>>,
     /// This data server dies when it is asked for a length. As long as the map has it, the others leave out what they have
@@ -129,6 +135,7 @@ impl Cluster {
             calls: AtomicUsize::new(0),
             crash_at: AtomicUsize::new(usize::MAX),
             victim: Mutex::new(None),
+            blind: Mutex::default(),
             data_fault: Mutex::new(None),
             dies_asked: Mutex::default(),
             data_pause: Mutex::new(None),
@@ -640,6 +647,33 @@ impl Outside for Port {
             inner.restripe(*server, request).map_err(Failure::Errno)
         };
         servers.iter().map(ask).collect()
+    }
+
+    fn fetch(
+        &self,
+        standing: Standing,
+        servers: &[ServerId],
+        request: &FetchRequest,
+    ) -> Vec<Result<FetchReply, Failure>> {
+        let fetch = |server: &ServerId| {
+            let map = self.map();
+            assert!(request.layout.is_valid(&map) && request.epoch == map.epoch);
+            if self.inner().blind.lock().unwrap().contains(server) {
+                return Ok(Err(Unfetchable { errno: Errno::IO, why: "not here".into(), unseen: true }));
+            }
+            let write = |piece: &Piece, bytes: &[u8]| {
+                let write = DataRequest::Write { ino: request.ino, offset: piece.offset, sync: false };
+                match self.write(standing, (piece, request.layout.version), &write, bytes)? {
+                    DataReply::Written { count, .. } if count as usize == bytes.len() => Ok(()),
+                    _ => Err(Errno::NOSPC.into()),
+                }
+            };
+            let is_its = |piece: &Piece| piece.server == *server;
+            let range = request.start..request.end;
+            Ok(SourceFile::open(&request.source)
+                .and_then(|file| copy_pieces(&file, (&request.layout, &map), range, is_its, write)))
+        };
+        servers.iter().map(fetch).collect()
     }
 
     fn now(&self) -> Time {

@@ -7,6 +7,7 @@ use crate::auth::{Credentials, Hello, Role};
 use crate::control::{ControlReply, ControlRequest, Grant, Member, ServerHealth, Stats, Ward};
 use crate::copies::{self, Copied, CopyReply, CopyRequest, Mark, Sender, Sent, Stripe};
 use crate::data::{Access, DataReply, DataRequest, Fallocate, Share};
+use crate::lazy::{FetchRequest, LazyFile, Source, Unfetchable};
 use crate::meta::{
     At, Change, Create, LOOK_MAX, LockOwner, LockRange, Looked, MetaReply, MetaRequest, OpenHow, Relocked,
     RenameMode, Reopened, SetAttr, SetTime, Wrote, XattrMode,
@@ -244,7 +245,22 @@ pub(super) fn requests() -> Vec<Request<'static>> {
     let raft = [RaftRequest::Append, RaftRequest::Vote, RaftRequest::Canvass, RaftRequest::Snapshot]
         .map(Request::Raft);
     let raft = raft.into_iter().chain(restripe_requests().into_iter().map(Request::Restripe));
-    meta.chain(data).chain(peer).chain(rest).chain(copies).chain(raft).collect()
+    let fetch = FetchRequest {
+        ino: INO,
+        number: u64::MAX,
+        epoch: Epoch(u64::MAX),
+        since: Epoch(1),
+        start: 0,
+        end: u64::MAX,
+        layout: *layout(),
+        source: source(),
+    };
+    let fetch = [Request::Fetch(Box::new(fetch))];
+    meta.chain(data).chain(peer).chain(rest).chain(copies).chain(raft).chain(fetch).collect()
+}
+
+fn source() -> Source {
+    Source { path: b"/work/\xff".to_vec(), ino: u64::MAX, size: u64::MAX, mtime: i64::MIN }
 }
 
 fn restripe_requests() -> Vec<RestripeRequest> {
@@ -291,6 +307,7 @@ fn meta_requests() -> Vec<MetaRequest<'static>> {
     };
     let wrote = Wrote { end: i64::MAX as u64, size_version: u32::MAX, age: u64::MAX, unsure: true };
     let [process, description, flock] = OWNERS;
+    let lazy = |owner| Box::new(LazyFile { source: source(), mode: 0o7777, owner, atime: i64::MIN });
     vec![
         MetaRequest::Lookup { at: AT },
         MetaRequest::GetAttr { ino: INO },
@@ -340,6 +357,9 @@ fn meta_requests() -> Vec<MetaRequest<'static>> {
         MetaRequest::Sync { ino: INO },
         MetaRequest::Look { inos: vec![INO; LOOK_MAX], limit: u32::MAX, attrs: true },
         MetaRequest::Look { inos: Vec::new(), limit: 0, attrs: false },
+        MetaRequest::MakeLazy { at: AT, file: lazy(None) },
+        MetaRequest::MakeLazy { at: OTHER, file: lazy(Some((u32::MAX, 0))) },
+        MetaRequest::Fetch { ino: INO },
         MetaRequest::Relock { start: 0, locks: Vec::new() },
         MetaRequest::Relock {
             start: u64::MAX,
@@ -481,6 +501,8 @@ pub(super) fn replies() -> Vec<Reply> {
         MetaReply::Parent { parent: INO, name: b"\xff".to_vec() },
         MetaReply::Done,
         MetaReply::Conflict(None),
+        MetaReply::Fetching,
+        MetaReply::Unfetchable(unfetchable()),
         MetaReply::Relocked { start: u64::MAX, refused: vec![0, 1, u32::MAX] },
         MetaReply::Conflict(Some((OWNERS[0], RANGE))),
         MetaReply::Looked(vec![None, Some(looked)]),
@@ -610,7 +632,12 @@ pub(super) fn replies() -> Vec<Reply> {
         .chain([Reply::Changed(change, MetaReply::Done)])
         .chain(copies.into_iter().map(Reply::Copy))
         .chain(restripe.map(Reply::Restripe))
+        .chain([Ok(()), Err(unfetchable())].map(Reply::Fetch))
         .collect()
+}
+
+fn unfetchable() -> Unfetchable {
+    Unfetchable { errno: Errno::IO, why: "/work/a is gone".into(), unseen: true }
 }
 
 fn findings() -> Vec<Finding> {
@@ -636,6 +663,7 @@ pub(super) fn refusals() -> Vec<Refusal> {
         Refusal::NotInline,
         Refusal::Busy,
         Refusal::StaleLayout,
+        Refusal::Unfetched { ino: INO },
     ]
 }
 

@@ -99,6 +99,7 @@ mod tests {
             allocated: size,
             device: 0,
             attributes: false,
+            lazy: false,
         }
     }
 

@@ -10,8 +10,8 @@ use crate::wire::{Direction, Entry, How, Item, Task};
 /// Files longer than this are copied in sections.
 pub(super) const LARGE: u64 = 16 << 20;
 /// Most files of one task, and most bytes.
-const BATCH: usize = 32;
-const BATCH_BYTES: u64 = 4 << 20;
+pub(super) const BATCH: usize = 32;
+pub(super) const BATCH_BYTES: u64 = 4 << 20;
 
 const CONFLICT: &str =
     "it was changed in the backend since it was staged, and is not overwritten (--force does)";
@@ -117,6 +117,13 @@ impl Coordinator<'_> {
         }
         let recorded = self.recorded(&path, &meta);
         let decision = decide(&meta, there.as_ref(), recorded, self.options, self.crew.keeps_owners());
+        let decision = match decision {
+            // Only its name is there.
+            Decision::Complete | Decision::Attributes if self.lacks_contents(there.as_ref()) => {
+                Decision::Copy
+            }
+            decision => decision,
+        };
         if meta.kind == Kind::File && meta.links > 1 {
             let kept = matches!(decision, Decision::Complete | Decision::Unchanged | Decision::Attributes)
                 .then(|| there.map(|there| there.identity));
@@ -126,6 +133,7 @@ impl Coordinator<'_> {
             Decision::Conflict => self.failed(&path, CONFLICT),
             Decision::Unchanged => self.unchanged(&meta),
             Decision::Complete => {
+                self.note_lazy(&path, there.as_ref());
                 self.unchanged(&meta);
                 if let Some(there) = there {
                     self.note(&path, (meta.identity.1, meta.state()), (there.identity.1, there.state()));
@@ -139,13 +147,17 @@ impl Coordinator<'_> {
                 let how = match decision {
                     Decision::Compare => How::Compare,
                     Decision::Attributes => How::Attributes,
+                    _ if self.options.lazy && meta.kind == Kind::File => How::Lazy,
                     _ => How::Copy,
                 };
+                if how == How::Attributes {
+                    self.note_lazy(&path, there.as_ref());
+                }
                 if how == How::Copy && meta.kind == Kind::File && meta.size > LARGE {
                     self.queue.put_any(Task::Begin { path, meta });
                     return;
                 }
-                let bytes = if meta.kind == Kind::File { meta.size } else { 0 };
+                let bytes = if meta.kind == Kind::File && how != How::Lazy { meta.size } else { 0 };
                 if !batch.items.is_empty() && batch.bytes + bytes > BATCH_BYTES || batch.items.len() == BATCH
                 {
                     self.put_batch(std::mem::take(batch), node);

@@ -89,6 +89,7 @@ pub(super) fn path_of(task: &Task) -> Vec<u8> {
         | Task::Finish { path, .. }
         | Task::Abandon { path } => path.clone(),
         Task::Items(items) => items.first().map(|item| item.path.clone()).unwrap_or_default(),
+        Task::Fetch(files) => files.first().map(|(path, _)| path.clone()).unwrap_or_default(),
         Task::Metas(metas) => metas.first().map(|(path, _)| path.clone()).unwrap_or_default(),
         Task::MakeParents { .. } => Vec::new(),
     }

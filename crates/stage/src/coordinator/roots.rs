@@ -44,6 +44,8 @@ pub(super) fn assemble(links: Vec<Link>, job: &mut Job, options: &Options) -> Re
         rate: 0,
         verify: options.checksum,
     };
+    let serving: Vec<String> =
+        links.iter().filter(|link| link.serves).map(|link| link.name.clone()).collect();
     let root = match job.direction {
         Direction::In => Some(kind_checked(job, Local.stat(&job.source, true))?),
         Direction::Out => None,
@@ -67,6 +69,13 @@ pub(super) fn assemble(links: Vec<Link>, job: &mut Job, options: &Options) -> Re
             None => return nobody(&crew, left_out),
         },
     };
+    if options.lazy {
+        let blind = left_out.iter().filter(|(name, _)| serving.contains(name));
+        let blind: Vec<(String, String)> = blind.cloned().collect();
+        if !blind.is_empty() {
+            return Err(StageError::Unseen(blind));
+        }
+    }
     let there = match destination(&mut crew, job, &root) {
         Ok(there) => there,
         Err(error) => return Err(StageError::Destination { path: shown(&job.destination), source: error }),

@@ -5,6 +5,7 @@ use super::{LeftOut, Worker, lock};
 use crate::tree::{Kind, Meta, Special, State};
 use crate::wire::{Copied, How, Item};
 use std::io;
+use std::sync::atomic::Ordering;
 
 /// How often a file that changes while it is read is read before it is given up.
 const ATTEMPTS: usize = 3;
@@ -23,6 +24,7 @@ impl Worker {
                 .make_link(&self.destination(first), &there)
                 .and_then(|()| self.made(&there, &item.meta)),
             (How::Attributes, _) => self.settle_attributes(&here, &there, &item.meta, left_out),
+            (How::Lazy, Kind::File) => self.lazy(&here, &there, &item.meta, left_out),
             (How::Compare, Kind::File) => self.compare(&here, &there, item, buffers, left_out),
             (_, Kind::File) => self.file(&here, &there, &item.meta, buffers, left_out),
             (_, Kind::Symlink) => self
@@ -103,6 +105,39 @@ impl Worker {
             return Ok(done(&before, &placed, bytes));
         }
         Ok(Copied::Changed)
+    }
+
+    /// Makes a file without its contents.
+    fn lazy(&self, here: &[u8], there: &[u8], listed: &Meta, left_out: &mut LeftOut) -> io::Result<Copied> {
+        // A change in the same moment would not show later.
+        let meta = match settle(listed.mtime, listed.ctime) {
+            true => self.trees.from.stat(here, false)?,
+            false => *listed,
+        };
+        if meta.kind != Kind::File {
+            return Ok(Copied::Changed);
+        }
+        self.pulse.go_on()?;
+        let mut made = self.trees.to.make_lazy(there, here, &meta)?;
+        let has_some = std::cell::Cell::new(false);
+        let set = |name: &[u8], value: &[u8]| {
+            has_some.set(true);
+            self.trees.to.set_attribute(there, name, value)
+        };
+        self.attributes(here, &meta, set, left_out)?;
+        if has_some.get() {
+            made = self.trees.to.stat(there, false)?;
+        }
+        Ok(done(&meta, &made, 0))
+    }
+
+    /// Has the contents of a file fetched.
+    pub(super) fn fetch(&self, path: &[u8], size: u64) -> Result<bool, String> {
+        self.pulse.go_on().map_err(|error| error.to_string())?;
+        self.throttle.take(size);
+        let fetched = self.trees.to.fetch(&self.destination(path));
+        self.moved.fetch_add(size, Ordering::Relaxed);
+        fetched
     }
 
     /// Compares a file with the one that is there, and copies it if they differ.
