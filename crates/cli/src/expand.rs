@@ -72,7 +72,7 @@ pub fn expand(home: &Home, args: &ExpandArgs) -> Result<(), Error> {
         Rule::Metadata => Ok(()),
         Rule::Direct => {
             rebuild::begin(&record, &key, Rule::Direct, args.restripe.max_rate)?;
-            rebuild::follow(&record, &key, &args.restripe)
+            rebuild::follow(&record, &key, &args.restripe, None).map(drop)
         }
     }
 }

@@ -379,7 +379,8 @@ impl Blocks<'_> {
     /// An error, which says perhaps that the layout is outdated: then the access is done again, whatever came of it.
     pub(crate) fn noted(&self, errno: Errno) -> Errno {
         // A server that has left cannot say so any more.
-        if errno == OUTDATED || errno == Errno::IO && self.layout.names_servers_that_left(self.client.map()) {
+        let has_left = || errno == Errno::IO && self.client.is_outdated(self.ino, self.layout);
+        if errno == OUTDATED || has_left() {
             self.known.outdate();
             return OUTDATED;
         }

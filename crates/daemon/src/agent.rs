@@ -7,6 +7,7 @@
 //! locks of dead processes. What processes have noted of their locks it reports to servers that were started again
 //! ([`relock`]). While no process is attached, the thread sleeps.
 
+mod holders;
 mod numbers;
 mod relock;
 mod report;

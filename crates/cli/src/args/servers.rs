@@ -1,10 +1,11 @@
 //! Servers that come and leave, and where files are then.
 
 use super::LauncherChoice;
-use super::values::{parse_fewer, parse_heal_rate, parse_more, parse_name};
+use super::values::{parse_fewer, parse_heal_rate, parse_interval, parse_more, parse_name};
 use clap::{Args, ValueEnum};
 use std::num::NonZeroU16;
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// Arguments of `expand`.
 #[derive(Args, Debug)]
@@ -88,6 +89,20 @@ pub struct ShrinkArgs {
     /// Servers that are about to leave stay.
     #[arg(long, conflicts_with_all = ["hosts", "servers", "server"])]
     pub cancel: bool,
+    /// Leave after this time (90s, 10m, 2h) also with what has not moved by then: it is lost where nobody else has a copy. The
+    /// command has to live until then; if it is ended before, the servers go on leaving as without a deadline, and nothing is
+    /// lost.
+    #[arg(long, value_name = "TIME", value_parser = parse_interval, conflicts_with_all = ["cancel", "background"])]
+    pub deadline: Option<Duration>,
+    /// Leave now with all blocks that are on the servers: they are lost where nobody else has a copy. Only metadata moves.
+    #[arg(long, conflicts_with_all = ["cancel", "background", "deadline"])]
+    pub force: bool,
+    /// Only say what would be lost if the servers left now.
+    #[arg(long, conflicts_with_all = ["cancel", "background"])]
+    pub dry_run: bool,
+    /// For programs: what was lost as stable, documented JSON.
+    #[arg(long, conflicts_with_all = ["cancel", "background"])]
+    pub json: bool,
     #[command(flatten)]
     pub leaving: LeavingFiles,
 }
