@@ -17,6 +17,7 @@ mod printing;
 
 mod access;
 mod args;
+mod backend;
 mod bench;
 mod checkpoints;
 mod copy;

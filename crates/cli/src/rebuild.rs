@@ -5,6 +5,7 @@
 //! interrupted, they go on.
 
 use crate::args::{RebuildArgs, Restripe};
+use crate::backend;
 use crate::error::Error;
 use crate::holding::{self, Holding};
 use crate::home::{Home, Record};
@@ -40,6 +41,11 @@ pub struct Done {
 
 /// Begins, changes or cancels the restriping of all files.
 pub fn rebuild(home: &Home, args: &RebuildArgs) -> Result<(), Error> {
+    let Some(rule) = args.restripe.rule() else { return backend::go_on(home, &args.name) };
+    if args.cancel && backend::cancel(home, &args.name)? {
+        return Ok(());
+    }
+    backend::journal::check_none(home, &args.name)?;
     let directory = home.deployment(&args.name);
     let (record, key) = (directory.load()?, directory.key()?);
     record.check_runs()?;
@@ -54,7 +60,7 @@ pub fn rebuild(home: &Home, args: &RebuildArgs) -> Result<(), Error> {
             None => Err(Error::refused("no rebuild is under way", "there is nothing to cancel")),
         };
     }
-    begin(&record, &key, args.restripe.rule(), args.restripe.max_rate)?;
+    begin(&record, &key, rule, args.restripe.max_rate)?;
     follow(&record, &key, &args.restripe, None).map(drop)
 }
 

@@ -6,6 +6,7 @@
 //! the deployment's record. Servers whose nodes will be taken away do not wait for that ([`crate::leaving`]).
 
 use crate::args::{Restripe, ShrinkArgs};
+use crate::backend;
 use crate::error::Error;
 use crate::home::{DaemonRecord, Home, Record};
 use crate::joining::clean;
@@ -15,7 +16,7 @@ use crate::rebuild::Waited;
 use crate::text::{plural, size};
 use crate::{holding, hosts, leader, rebuild, replace, restart, status};
 use bivouac_daemon::controller::LinkError;
-use bivouac_layout::{Map, ServerId};
+use bivouac_layout::{Map, Rule, ServerId};
 use bivouac_proto::auth::Key;
 use bivouac_proto::control::{ControlRequest, Stats};
 use bivouac_transport::engine::budget::control;
@@ -32,6 +33,23 @@ const LOST: u8 = 1;
 
 /// Has servers leave, or stay after all. The exit status says whether anything was lost.
 pub fn shrink(home: &Home, args: &ShrinkArgs) -> Result<ExitCode, Error> {
+    let restripe = Restripe::from(&args.leaving);
+    let Some(rule) = restripe.rule() else {
+        if args.force || args.deadline.is_some() || args.dry_run || args.json || args.cancel {
+            return Err(Error::refused(
+                "--rebuild backend copies everything before any server leaves",
+                "leave out --force, --deadline, --dry-run, --json and --cancel (`bivouac rebuild NAME --cancel` gives it up)",
+            ));
+        }
+        let through = backend::rebuild(home, &args.name, &args.through, |record, directory| {
+            let map = look(record, &directory.key()?)?;
+            let leaving = chosen(record, &map, args)?;
+            check(record, &directory.key()?, &map, &leaving, args)?;
+            Ok(backend::planned(record, &leaving, &[], &[], directory))
+        });
+        return through.map(|()| ExitCode::SUCCESS);
+    };
+    backend::journal::check_none(home, &args.name)?;
     let directory = home.deployment(&args.name);
     let _lock = directory.lock()?;
     let (mut record, key) = (directory.load()?, directory.key()?);
@@ -57,7 +75,7 @@ pub fn shrink(home: &Home, args: &ShrinkArgs) -> Result<ExitCode, Error> {
     }
     let has_time = match args.force {
         true => false,
-        false => leave_in_time(&record, &key, &leaving, args, begun)?,
+        false => leave_in_time(&record, &key, &leaving, (args, rule), begun)?,
     };
     if args.leaving.background {
         return Ok(ExitCode::SUCCESS);
@@ -92,12 +110,12 @@ fn leave_in_time(
     record: &Record,
     key: &Key,
     leaving: &[ServerId],
-    args: &ShrinkArgs,
+    (args, rule): (&ShrinkArgs, Rule),
     begun: Instant,
 ) -> Result<bool, Error> {
     let restripe = Restripe::from(&args.leaving);
     let until = args.deadline.map(|deadline| begun + deadline);
-    rebuild::begin(record, key, restripe.rule(), restripe.max_rate)?;
+    rebuild::begin(record, key, rule, restripe.max_rate)?;
     let waited = match args.json {
         true => rebuild::wait(record, key, until, |_| ())?.1,
         false => rebuild::follow(record, key, &restripe, until)?,

@@ -373,7 +373,8 @@ impl Blocks<'_> {
             return Ok(attr.size);
         }
         let extents = self.client.extents(self.ino, self.layout).map_err(|errno| self.noted(errno))?;
-        Ok(extents.length)
+        // What of it is lost with servers that have left, nobody of these has.
+        Ok(extents.length.max(attr.size))
     }
 
     /// An error, which says perhaps that the layout is outdated: then the access is done again, whatever came of it.

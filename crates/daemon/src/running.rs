@@ -53,7 +53,7 @@ pub fn start(config: DaemonConfig) -> Result<Running, DaemonError> {
     let agent = if config.agent {
         let (run_dir, table) = RunDir::create(&config)?;
         endpoints.push(agent_endpoint(&config));
-        Some(Agent::start(config.node, table, run_dir, links.clone())?)
+        Some(Agent::start(config.node, config.closed, table, run_dir, links.clone())?)
     } else {
         None
     };

@@ -148,6 +148,11 @@ pub enum ControlRequest {
         /// Files with sessions, at most [`HELD_MAX`].
         held: Vec<HeldFile>,
     },
+    /// Let programs of your node begin to use the deployment, or not; those that copy it go on (`Users`). To an agent.
+    Admit {
+        /// Whether they may.
+        programs: bool,
+    },
 }
 
 /// Most entries in one answer to [`ControlRequest::Held`], and in [`ControlRequest::Programs`].
@@ -369,4 +374,6 @@ pub enum ControlReply {
     Held(Vec<HeldFile>),
     /// The programs for which they do.
     Programs(Vec<Holder>),
+    /// The programs of the node that use the deployment at this moment, apart from those that copy it: their processes and names.
+    Users(Vec<(u32, String)>),
 }

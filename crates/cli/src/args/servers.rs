@@ -28,6 +28,9 @@ pub struct ExpandArgs {
     pub launcher: LauncherChoice,
     #[command(flatten)]
     pub restripe: Restripe,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub through: BackendArgs,
 }
 
 /// How files that are there already go to other servers.
@@ -37,6 +40,20 @@ pub enum RebuildRule {
     Metadata,
     /// All files are spread over all servers.
     Direct,
+    /// Everything is copied to the site's file system, and to a new deployment from there, while no program uses it.
+    Backend,
+}
+
+/// Options of a rebuild through the site's file system.
+#[derive(Args, Clone, Debug)]
+pub struct BackendArgs {
+    /// With --rebuild backend: a directory of the site's file system that all hosts share. A new one is made in it for the copy, and
+    /// removed when the deployment was found complete.
+    #[arg(long, value_name = "DIR")]
+    pub backend: Option<PathBuf>,
+    /// With --rebuild backend: wait until all programs that use the deployment have ended, instead of refusing.
+    #[arg(long = "wait-for-programs")]
+    pub wait: bool,
 }
 
 /// Options of a restriping.
@@ -61,11 +78,12 @@ impl From<&LeavingFiles> for Restripe {
 }
 
 impl Restripe {
-    /// What the map says of it.
-    pub fn rule(&self) -> bivouac_layout::Rule {
+    /// What the map says of it. `None`: nothing, because files move through the backend.
+    pub fn rule(&self) -> Option<bivouac_layout::Rule> {
         match self.rebuild {
-            RebuildRule::Metadata => bivouac_layout::Rule::Metadata,
-            RebuildRule::Direct => bivouac_layout::Rule::Direct,
+            RebuildRule::Metadata => Some(bivouac_layout::Rule::Metadata),
+            RebuildRule::Direct => Some(bivouac_layout::Rule::Direct),
+            RebuildRule::Backend => None,
         }
     }
 }
@@ -105,6 +123,9 @@ pub struct ShrinkArgs {
     pub json: bool,
     #[command(flatten)]
     pub leaving: LeavingFiles,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub through: BackendArgs,
 }
 
 /// How files leave servers.

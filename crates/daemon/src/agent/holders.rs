@@ -8,11 +8,22 @@ use super::Agent;
 use bivouac_layout::Ino;
 use bivouac_proto::control::{HELD_MAX, HeldFile, Holder};
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::Ordering;
 
 /// The name of a process that serves a mount.
 const MOUNT: &str = "bivouac";
 
 impl Agent {
+    /// Lets programs attach from now on, or not. Those that use the deployment at this moment, apart from those that copy it.
+    pub(crate) fn admit(&self, programs: bool) -> Vec<(u32, String)> {
+        let sessions = self.shared.sessions();
+        self.shared.closed.store(!programs, Ordering::Release);
+        let alive = sessions.processes.values().filter(|process| !super::is_dead(&process.pidfd));
+        let pids: BTreeSet<u32> = alive.map(|process| process.pid).filter(|pid| !copies(*pid)).collect();
+        drop(sessions);
+        pids.into_iter().map(|pid| (pid, command_of(pid))).collect()
+    }
+
     /// The programs that hold files by sessions of this node.
     pub(crate) fn holders(&self, held: &[HeldFile]) -> Vec<Holder> {
         let mut found = BTreeSet::new();
@@ -43,6 +54,16 @@ impl Agent {
         }
         found.into_iter().take(HELD_MAX).collect()
     }
+}
+
+/// Whether a process is one of this program's own that copy a deployment: they go on where programs are kept out.
+pub(super) fn copies(pid: u32) -> bool {
+    let executable = |pid: &str| std::fs::read_link(format!("/proc/{pid}/exe")).ok();
+    let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let words = || line.split(|byte| *byte == 0);
+    let copies =
+        words().nth(1) == Some(b"daemon") && words().any(|word| word == b"--stage" || word == b"--layouts");
+    copies && executable("self").is_some() && executable("self") == executable(&pid.to_string())
 }
 
 /// The name of a process, if it lives.

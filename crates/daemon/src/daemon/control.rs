@@ -90,6 +90,10 @@ impl Daemon {
                 let on_their_way = store.on_their_way();
                 Some(ControlReply::Losses { files: store.losses(servers, *after)?, on_their_way })
             }
+            ControlRequest::Admit { programs } => {
+                let agent = self.agent.as_ref().ok_or(Errno::OPNOTSUPP)?;
+                Some(ControlReply::Users(agent.admit(*programs)))
+            }
             ControlRequest::Held => {
                 let store = self.meta.get().ok_or(Refusal::OldServer)?;
                 let rule = self.links.map().rebuild.map(|rebuild| rebuild.rule);

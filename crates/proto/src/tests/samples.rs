@@ -209,6 +209,7 @@ pub(super) fn requests() -> Vec<Request<'static>> {
         })),
         ControlRequest::Alone { server: ServerId(u16::MAX) },
         ControlRequest::Held,
+        ControlRequest::Admit { programs: false },
         ControlRequest::Programs { held: vec![HeldFile { ino: INO, session: u64::MAX }] },
         ControlRequest::Abandon { servers: vec![ServerId(u16::MAX)] },
         ControlRequest::Losses { servers: vec![ServerId(u16::MAX)], after: INO },
@@ -579,6 +580,7 @@ pub(super) fn replies() -> Vec<Reply> {
             given_up: true,
         }]),
         ControlReply::Alone { files: u64::MAX, example: Some(INO) },
+        ControlReply::Users(vec![(u32::MAX, "a.out".into())]),
         ControlReply::Held(vec![HeldFile { ino: INO, session: u64::MAX }]),
         ControlReply::Programs(vec![Holder { ino: INO, pid: u32::MAX, command: "a.out".into() }]),
         ControlReply::Losses {
