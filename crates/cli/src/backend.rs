@@ -1,10 +1,12 @@
-//! Rebuilding a deployment through the site's file system: everything is copied out, the deployment is taken down and comes up on
-//! its new servers with the same options, and everything is copied in. `expand` and `shrink` do so with `--rebuild backend`.
+//! Rebuilding a deployment through the site's file system: everything is copied out, the deployment is taken
+//! down and comes up on its new servers with the same options, and everything is copied in. `expand` and
+//! `shrink` do so with `--rebuild backend`.
 //!
-//! Programs are absent meanwhile: the agents refuse those that would begin to use the deployment, and the command is refused, or
-//! waits, while any does. Each step is written down before it begins ([`journal`]), outside the deployment's directory; whenever
-//! the command is killed, the same command, or `bivouac rebuild NAME --rebuild backend`, goes on. Nothing is lost: the deployment is
-//! taken down only when the copy was found complete, and the copy is removed only when the new deployment was.
+//! Programs are absent meanwhile: the agents refuse those that would begin to use the deployment, and the
+//! command is refused, or waits, while any does. Each step is written down before it begins ([`journal`]),
+//! outside the deployment's directory; whenever the command is killed, the same command, or `bivouac rebuild
+//! NAME --rebuild backend`, goes on. Nothing is lost: the deployment is taken down only when the copy was
+//! found complete, and the copy is removed only when the new deployment was.
 
 pub mod journal;
 pub mod layouts;
@@ -37,7 +39,8 @@ const LOOK: Duration = Duration::from_millis(200);
 const TREE: &str = "tree";
 const LAYOUTS: &str = "layouts";
 
-/// Begins, or goes on where a command that was killed has ended. `plan`: the deployment's daemons are to be these.
+/// Begins, or goes on where a command that was killed has ended. `plan`: the deployment's daemons are to be
+/// these.
 pub fn rebuild(
     home: &Home,
     name: &str,
@@ -160,7 +163,8 @@ fn remove_copy(path: &Path) -> Result<(), Error> {
     }
 }
 
-/// Has the agents of all nodes let programs use the deployment, or not. Those that use it at this moment, in words.
+/// Has the agents of all nodes let programs use the deployment, or not. Those that use it at this moment, in
+/// words.
 fn admit(record: &Record, key: &Key, programs: bool) -> Result<Vec<String>, Error> {
     let mut users = Vec::new();
     for agent in record.daemons.iter().filter(|daemon| daemon.agent) {

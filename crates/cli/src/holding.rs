@@ -1,8 +1,8 @@
-//! For whom files wait that cannot move: those that a kernel holds, because a program has mapped them, or has them open in a mount
-//! that passes them through.
+//! For whom files wait that cannot move: those that a kernel holds, because a program has mapped them, or has
+//! them open in a mount that passes them through.
 //!
-//! The servers of the files' inodes know for which sessions, the agents of the sessions' nodes which programs these are. Both are
-//! asked only when somebody wants to know.
+//! The servers of the files' inodes know for which sessions, the agents of the sessions' nodes which programs
+//! these are. Both are asked only when somebody wants to know.
 
 use crate::home::Record;
 use crate::verify;

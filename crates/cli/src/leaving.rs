@@ -1,10 +1,11 @@
-//! Servers that leave at once, with whatever is still on them: `shrink --force`, and `shrink --deadline` when the time is up.
+//! Servers that leave at once, with whatever is still on them: `shrink --force`, and `shrink --deadline` when
+//! the time is up.
 //!
-//! Their metadata leaves them first, which takes a moment: names are never lost. Then the servers are stopped, so that nobody
-//! writes there any more; the files are listed that lose something, by what the servers that stay know; and the controller takes
-//! the others off the map. From then on reading what was lost gives EIO. Each of these steps can be repeated: a command that was
-//! killed goes on when it is given again, and until the last step nothing is lost, because `bivouac restart` brings the servers
-//! back.
+//! Their metadata leaves them first, which takes a moment: names are never lost. Then the servers are
+//! stopped, so that nobody writes there any more; the files are listed that lose something, by what the
+//! servers that stay know; and the controller takes the others off the map. From then on reading what was
+//! lost gives EIO. Each of these steps can be repeated: a command that was killed goes on when it is given
+//! again, and until the last step nothing is lost, because `bivouac restart` brings the servers back.
 
 use crate::args::ShrinkArgs;
 use crate::error::Error;

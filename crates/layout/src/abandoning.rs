@@ -1,13 +1,14 @@
 //! Servers that leave before everything has left them, because their nodes will be taken away.
 //!
-//! They depart as usual first ([`crate::departing`]), and are stopped. Then they are taken off the map, with whatever is still on
-//! them ([`MapChange::Abandon`](crate::MapChange::Abandon)):
+//! They depart as usual first ([`crate::departing`]), and are stopped. Then they are taken off the map, with
+//! whatever is still on them ([`MapChange::Abandon`](crate::MapChange::Abandon)):
 //!
-//! - Where there are other copies, others take the servers' places, as those of servers that were given up. They have to catch up,
-//!   which restores the number of copies.
-//! - Blocks of which no copy is left are *gone* ([`Map::gone`]): nobody serves them, so that they never look like holes. Ranges of
-//!   files with such blocks stay in their generations, or go to successors in which the lost blocks have the same places, and are
-//!   gone, too ([`Map::is_lost_place`]). New files are not concerned: their generation has begun without the servers.
+//! - Where there are other copies, others take the servers' places, as those of servers that were given up.
+//!   They have to catch up, which restores the number of copies.
+//! - Blocks of which no copy is left are *gone* ([`Map::gone`]): nobody serves them, so that they never look
+//!   like holes. Ranges of files with such blocks stay in their generations, or go to successors in which the
+//!   lost blocks have the same places, and are gone, too ([`Map::is_lost_place`]). New files are not
+//!   concerned: their generation has begun without the servers.
 //! - The metadata must have left the servers, or others must have all of it.
 //!
 //! [`FileLayout::bytes_on`] says beforehand how much of a file that is.
@@ -103,7 +104,8 @@ impl Map {
         self.primary_of(only_copy(generation, position)) == Some(NO_SERVER)
     }
 
-    /// Blocks with one copy at these places of a generation are lost, as those at the same places of another one.
+    /// Blocks with one copy at these places of a generation are lost, as those at the same places of another
+    /// one.
     pub(crate) fn lose_places(&mut self, generation: GenerationId, positions: impl Iterator<Item = u16>) {
         self.gone.extend(positions.map(|position| only_copy(generation, position)));
         self.gone.sort_unstable();
@@ -122,7 +124,8 @@ impl FileLayout {
         map.has_losses() && self.groups(map, end).any(|group| map.primary_of(group) == Some(NO_SERVER))
     }
 
-    /// What becomes of the first `size` bytes of a file if servers leave with what they have. Holes count as bytes.
+    /// What becomes of the first `size` bytes of a file if servers leave with what they have. Holes count as
+    /// bytes.
     pub fn bytes_on(&self, map: &Map, servers: &[ServerId], size: u64) -> Loss {
         let mut loss = Loss::default();
         for (group, bytes) in self.bytes_by_group(map, size) {

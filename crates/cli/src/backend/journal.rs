@@ -1,5 +1,6 @@
-//! How far the rebuild of a deployment through the backend is: what is kept of it outside the deployment's directory, which goes in
-//! between. It is written before each step that it allows, so that a command that was killed can go on.
+//! How far the rebuild of a deployment through the backend is: what is kept of it outside the deployment's
+//! directory, which goes in between. It is written before each step that it allows, so that a command that
+//! was killed can go on.
 
 use crate::error::Error;
 use crate::home::{Home, Record, read_own, write_private};

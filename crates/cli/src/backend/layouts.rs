@@ -1,9 +1,9 @@
-//! Layouts of files that are not as those of new files in their directories: the site's file system does not keep them. They are
-//! written down beside the copy, and files with them are made before they are copied in. (Directories' layouts are extended
-//! attributes that are listed, and are copied as such.)
+//! Layouts of files that are not as those of new files in their directories: the site's file system does not
+//! keep them. They are written down beside the copy, and files with them are made before they are copied in.
+//! (Directories' layouts are extended attributes that are listed, and are copied as such.)
 //!
-//! A process of its own does it, because a process uses one deployment, and this command two: `bivouac daemon --layouts`, with an
-//! [`Order`] as its standard input.
+//! A process of its own does it, because a process uses one deployment, and this command two: `bivouac daemon
+//! --layouts`, with an [`Order`] as its standard input.
 
 use crate::copy::client;
 use crate::error::Error;
@@ -138,7 +138,8 @@ fn own_layouts(client: &'static Client) -> Result<Vec<Own>, Error> {
     Ok(found)
 }
 
-/// What of a file's layout is not as its directory says. On which server the file begins is not kept: the servers are others.
+/// What of a file's layout is not as its directory says. On which server the file begins is not kept: the
+/// servers are others.
 fn own_layout(layout: &FileLayout, directory: &Template, defaults: &Template) -> Option<String> {
     let of = |field: fn(&Template) -> Option<u32>| field(directory).or(field(defaults));
     let block = of(|template| template.block_size);

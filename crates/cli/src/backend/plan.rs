@@ -1,5 +1,5 @@
-//! The daemons that a deployment is to have after a rebuild through the backend: those that it has, without those that leave, and with
-//! those that come. They are new ones, numbered from 0 on.
+//! The daemons that a deployment is to have after a rebuild through the backend: those that it has, without
+//! those that leave, and with those that come. They are new ones, numbered from 0 on.
 
 use crate::home::{DaemonRecord, Directory, LauncherKind, Record};
 use crate::hosts::Host;

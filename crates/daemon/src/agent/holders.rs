@@ -1,8 +1,8 @@
 //! Which programs of the node a kernel holds files for.
 //!
-//! A server knows the session for which a kernel holds a file; the agent knows the process. That may be one that serves a mount:
-//! then the programs meant are those that have the file open or mapped there. They are looked for in `/proc`, only when somebody
-//! asks, and without a call that could wait for the mount.
+//! A server knows the session for which a kernel holds a file; the agent knows the process. That may be one
+//! that serves a mount: then the programs meant are those that have the file open or mapped there. They are
+//! looked for in `/proc`, only when somebody asks, and without a call that could wait for the mount.
 
 use super::Agent;
 use bivouac_layout::Ino;
@@ -14,7 +14,8 @@ use std::sync::atomic::Ordering;
 const MOUNT: &str = "bivouac";
 
 impl Agent {
-    /// Lets programs attach from now on, or not. Those that use the deployment at this moment, apart from those that copy it.
+    /// Lets programs attach from now on, or not. Those that use the deployment at this moment, apart from
+    /// those that copy it.
     pub(crate) fn admit(&self, programs: bool) -> Vec<(u32, String)> {
         let sessions = self.shared.sessions();
         self.shared.closed.store(!programs, Ordering::Release);
@@ -56,7 +57,8 @@ impl Agent {
     }
 }
 
-/// Whether a process is one of this program's own that copy a deployment: they go on where programs are kept out.
+/// Whether a process is one of this program's own that copy a deployment: they go on where programs are kept
+/// out.
 pub(super) fn copies(pid: u32) -> bool {
     let executable = |pid: &str| std::fs::read_link(format!("/proc/{pid}/exe")).ok();
     let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
@@ -92,7 +94,8 @@ fn inode_in(info: &str) -> Option<Ino> {
     info.lines().find_map(|line| line.strip_prefix("ino:")?.trim().parse().ok()).map(Ino)
 }
 
-/// The inode that a line of `/proc/PID/maps` is of, if it is on a file system without a device, as mounts are.
+/// The inode that a line of `/proc/PID/maps` is of, if it is on a file system without a device, as mounts
+/// are.
 fn mapped_inode(line: &str) -> Option<Ino> {
     let mut words = line.split_ascii_whitespace().skip(3);
     let (device, inode) = (words.next()?, words.next()?.parse().ok()?);
