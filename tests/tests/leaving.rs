@@ -1,7 +1,7 @@
 //! Servers leave before everything has left them: what is lost is said, and is never anything else afterwards.
 
-use bivouac_tests::load::all_in_step;
-use bivouac_tests::{Site, eventually};
+use bivouac_tests::load::{BLOCKS, Load, NAMES, all_in_step, copies_agree};
+use bivouac_tests::{Network, Site, eventually, skipped_without_root};
 use rustix::process::Signal;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Stdio};
@@ -264,5 +264,31 @@ print('mapped', flush=True); sys.stdin.readline()";
     assert!(child.wait().expect("ends").success());
     eventually("the server has left", || numbers(&site, &name) == [0]);
     site.sh(&name, "cd /bivouac/d && cat * | wc -c | grep -x 2048000").ok();
+    site.bivouac(["down", &name]).ok();
+}
+
+/// Where there are copies nobody notices, also on the host that is about to be taken away, whose agent and programs go on.
+#[test]
+fn programs_of_a_host_whose_servers_leave_at_once_go_on_through_the_others() {
+    if skipped_without_root("making network namespaces") {
+        return;
+    }
+    let net = Network::of(4);
+    let site = Site::in_memory("leaving-host");
+    let name = net.deploy(&site, &["--block-size", "64K", "--heal-after", "never", "--replicas", "2"]);
+    let mut blocks = Load::start_on(&net.names[3], &site, &name, BLOCKS, "blocks");
+    let mut names = Load::start_on(&net.names[0], &site, &name, NAMES, "names");
+    let said = site.bivouac(["shrink", &name, "--hosts", &net.names[3], "--force", "--json"]).ok();
+    assert_eq!(told(&said), (0, 0), "{said}");
+    assert_eq!(numbers(&site, &name), [0, 1, 2]);
+    std::thread::sleep(Duration::from_secs(1));
+    for load in [&mut blocks, &mut names] {
+        load.assert_alive();
+        load.stop();
+    }
+    all_in_step(&site, &name);
+    copies_agree(&site, &name);
+    blocks.succeeds();
+    names.succeeds();
     site.bivouac(["down", &name]).ok();
 }

@@ -290,7 +290,7 @@ impl Run<'_> {
         if let Some((path, what)) = report.left_out.first().or(checked.left_out.first()) {
             return Err(Error::refused(
                 format!("the backend cannot hold all of {}: {what}", path.display()),
-                "give a --backend that can, after `bivouac rebuild NAME --cancel`; or use --rebuild direct",
+                "give a --backend that can, after `bivouac rebuild --cancel`; or use --rebuild direct",
             ));
         }
         is_complete(&checked, &outside)?;
@@ -341,11 +341,8 @@ impl Run<'_> {
             Err(Error::Unknown(_)) => return Ok(false),
             Err(other) => return Err(other),
         };
-        let Ok(key) = self.directory.key() else { return Ok(false) };
-        let is_up =
-            |overview: status::Overview| overview.map.servers.iter().all(|s| s.state == ServerState::Up);
         let old = record.deployment == self.journal.old && record.state == State::Running;
-        Ok(old && leader::anybody(&record, &key) && status::overview(&record, &key).is_ok_and(is_up))
+        Ok(old && self.directory.key().is_ok_and(|key| all_are_up(&record, &key)))
     }
 
     /// Whether the deployment is the new one, and runs.
@@ -353,7 +350,7 @@ impl Run<'_> {
         match self.directory.load() {
             Ok(record) if record.deployment == self.journal.record.deployment => {
                 let runs = record.state == State::Running;
-                Ok(runs && self.directory.key().is_ok_and(|key| leader::anybody(&record, &key)))
+                Ok(runs && self.directory.key().is_ok_and(|key| all_are_up(&record, &key)))
             }
             Ok(_) | Err(Error::Unknown(_)) => Ok(false),
             Err(other) => Err(other),
@@ -433,6 +430,12 @@ impl Run<'_> {
     }
 }
 
+/// Whether all servers of a deployment serve.
+fn all_are_up(record: &Record, key: &Key) -> bool {
+    let is_up = |overview: status::Overview| overview.map.servers.iter().all(|s| s.state == ServerState::Up);
+    leader::anybody(record, key) && status::overview(record, key).is_ok_and(is_up)
+}
+
 /// Bytes that all servers store.
 fn stored(record: &Record, key: &Key) -> u64 {
     let servers = status::overview(record, key).map(|overview| overview.map.servers).unwrap_or_default();
@@ -461,7 +464,7 @@ fn is_complete(checked: &bivouac_stage::Report, tree: &Path) -> Result<(), Error
             format!(
                 "{} and the deployment differ in {}: {} ({what})",
                 tree.display(),
-                plural(checked.planned.len(), "entry").replace("entrys", "entries"),
+                plural(checked.planned.len(), "name"),
                 path.display()
             ),
             "repeat the command: it copies what is missing",

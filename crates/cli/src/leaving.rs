@@ -334,10 +334,10 @@ mod tests {
             losses.lines(&[ServerId(3)], false),
             [
                 "4.0 KiB of 2 files are lost:",
-                "  /bivouac/a: 4,096 of 5,000 bytes",
-                "  inode 3: 4 of 5,000 bytes",
+                "  /bivouac/a: 4 096 of 5 000 bytes",
+                "  inode 3: 4 of 5 000 bytes",
                 "10 B of 1 file are in fewer copies:",
-                "  /bivouac/b: 10 of 5,000 bytes",
+                "  /bivouac/b: 10 of 5 000 bytes",
                 "server 7 did not answer: there may be more"
             ]
         );
