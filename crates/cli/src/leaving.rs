@@ -33,6 +33,12 @@ const ON_THEIR_WAY: Duration = Duration::from_secs(20);
 /// So many files are named for a person; JSON has all.
 const NAMED: usize = 20;
 
+/// Something that can happen to bytes of a file, and how many of it.
+type Kind = (&'static str, fn(&FileLoss) -> u64);
+
+const LOST: Kind = ("lost", |file| file.lost);
+const FEWER: Kind = ("in fewer copies", |file| file.fewer);
+
 /// What is lost if servers leave as they are.
 #[derive(Default)]
 pub struct Losses {
@@ -255,9 +261,7 @@ impl Losses {
 
     fn lines(&self, servers: &[ServerId], dry_run: bool) -> Vec<String> {
         let mut lines = Vec::new();
-        let kinds: [(&str, fn(&FileLoss) -> u64); 2] =
-            [("lost", |file| file.lost), ("in fewer copies", |file| file.fewer)];
-        for (what, of) in kinds {
+        for (what, of) in [LOST, FEWER] {
             let (files, bytes) = self.sum(of);
             if files == 0 {
                 continue;

@@ -145,13 +145,16 @@ fn own_layout(layout: &FileLayout, directory: &Template, defaults: &Template) ->
     let block = of(|template| template.block_size);
     let width = of(|template| template.width.map(u32::from));
     let replicas = of(|template| template.replicas.map(u32::from)).or(Some(1));
-    let mut own = Template::default();
-    own.block_size = Some(layout.block_size).filter(|size| Some(*size) != block);
-    own.width = Some(layout.width).filter(|count| Some(u32::from(*count)) != width);
-    own.replicas = Some(layout.replicas).filter(|count| Some(u32::from(*count)) != replicas);
+    let own = Template {
+        block_size: Some(layout.block_size).filter(|size| Some(*size) != block),
+        width: Some(layout.width).filter(|count| Some(u32::from(*count)) != width),
+        replicas: Some(layout.replicas).filter(|count| Some(u32::from(*count)) != replicas),
+        first: None,
+    };
     let is_own = own != Template::default();
-    // What is not set would be the directory's, which another server may be the first of.
-    own.first = directory.first.filter(|first| matches!(first, First::Hashed | First::Local));
+    // What is not set would be the directory's, which may name a server that is another one now.
+    let first = directory.first.filter(|first| matches!(first, First::Hashed | First::Local));
+    let own = Template { first, ..own };
     is_own.then(|| own.to_string())
 }
 
