@@ -72,21 +72,16 @@ fn everything_is_kept_when_a_deployment_grows_and_shrinks_through_the_backend() 
     site.bivouac(&grow[..6]).fails(65, &["--backend DIR"]);
     site.bivouac(["rebuild", &name, "--rebuild", "backend"]).fails(65, &["bivouac expand"]);
     // A program is in the way: it is named, and may go on.
-    let mut command =
-        site.command(["exec", &name, "--", "sh", "-c", "exec 3< /bivouac/a/1; sleep 2; cat <&3 | wc -c"]);
+    let script = "exec 3< /bivouac/a/1; echo open; sleep 2; cat <&3 | wc -c";
+    let mut command = site.command(["exec", &name, "--", "sh", "-c", script]);
     let mut program = command.stdout(Stdio::piped()).spawn().expect("starts");
-    eventually("it uses the deployment", || {
-        let said = site.bivouac(grow);
-        said.code == 65
-            && said.err.contains(&format!("process {} (sh)", program.id()))
-            && said.err.contains("--wait-for-programs")
-            || {
-                assert_ne!(said.code, 0, "it has not been in use");
-                false
-            }
-    });
-    is_the_same(&site, &name, &before, "it is as it was");
+    let mut says = BufReader::new(program.stdout.take().expect("a pipe")).lines();
+    assert_eq!(says.next().expect("it lives").expect("text"), "open");
+    let who = format!("process {} (sh)", program.id());
+    site.bivouac(grow).fails(65, &[&who, "--wait-for-programs"]);
     let waits = site.bivouac(grow.iter().chain(&["--wait-for-programs"]));
+    assert!(waits.err.contains(&format!("waits until {who}")), "{}", waits.err);
+    assert_eq!(says.next().expect("it has lived").expect("text"), "1024");
     let said = waits.out.clone();
     assert!(waits.code == 0 && program.wait().expect("ends").success(), "{} {}", waits.out, waits.err);
     for phase in ["flush: ", "restart: ", "preload: "] {
@@ -138,6 +133,8 @@ fn a_rebuild_through_the_backend_that_is_killed_again_and_again_completes() {
         phases.insert(now["phase"].as_str().expect("a word").to_owned());
         site.bivouac(["up", &name]).fails(65, &["bivouac rebuild", "--rebuild backend"]);
         if now["phase"] == "preload" {
+            let early = site.sh(&name, "ls /bivouac");
+            assert!(early.code != 0, "nobody sees half of it: {}", early.out);
             // The copy is all that there is for certain: the new servers may die, too.
             for (_, pid) in site.daemons(&name) {
                 if round % 2 == 0 && Site::is_alive(pid) {
