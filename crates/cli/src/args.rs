@@ -211,8 +211,12 @@ others, while programs read and write it; then they stop, and their storage is r
   bivouac shrink job --hosts node5,node6    all servers of these hosts
   bivouac shrink job --server 0             the server with this number
   bivouac shrink job --cancel               those that are about to leave stay
+  bivouac shrink job --hosts node5 --deadline 10m     node5 will be taken away: what has not moved by then is lost, and listed
+  bivouac shrink job --hosts node5 --force --dry-run  what would be lost if it left now
+  bivouac shrink job --servers -2 --rebuild backend --backend /scratch/me     through the site's file system, without programs
 
-A command that was interrupted goes on when it is repeated; the servers go on meanwhile."
+A command that was interrupted goes on when it is repeated; the servers go on meanwhile. A deadline is the command's, which has to \
+live until then. Exit status: 1 if something was lost."
     )]
     Shrink(ShrinkArgs),
     /// Have files that are there already spread over all servers, too, or stop that.
@@ -222,7 +226,8 @@ A command that was interrupted goes on when it is repeated; the servers go on me
         after_long_help = "Examples:
   bivouac rebuild job                     spread all files over all servers
   bivouac rebuild job --max-rate 200M     not faster than that, for each server; also while it is under way
-  bivouac rebuild job --cancel            leave what is left where it is"
+  bivouac rebuild job --cancel            leave what is left where it is
+  bivouac rebuild job --rebuild backend   go on with a rebuild through the site's file system that was interrupted"
     )]
     Rebuild(RebuildArgs),
     /// Give up servers that are down and do not come back: others get what they held.

@@ -58,6 +58,12 @@ impl How {
         self
     }
 
+    /// Everything, so that nothing else is there. Or only what would be done for that.
+    pub fn mirror(dry_run: bool) -> How {
+        let options = Options { delete: true, dry_run, ..Options::default() };
+        How { options }
+    }
+
     /// What was changed, as `run` flushes it: an earlier job's results are replaced, as by a plain flush.
     pub fn checkpoint() -> How {
         let options = Options { changed: true, others: Others::KeptIfStaged, ..Options::default() };
@@ -86,6 +92,23 @@ fn read_list(path: &Path) -> Result<Vec<Vec<u8>>, Error> {
 
 /// Copies one tree into the deployment `name`, or out of it.
 pub fn copy(home: &Home, name: &str, copy: &Copy, direction: Direction, how: &How) -> Result<(), Error> {
+    let report = copy_tree(home, name, copy, direction, how)?;
+    if how.options.dry_run {
+        for (path, what) in &report.planned {
+            println!("{what} {}", path.display());
+        }
+    }
+    Ok(())
+}
+
+/// The same. What was done, or would be.
+pub fn copy_tree(
+    home: &Home,
+    name: &str,
+    copy: &Copy,
+    direction: Direction,
+    how: &How,
+) -> Result<Report, Error> {
     let environment = attachable(home, name)?;
     let (verb, source, destination) = match direction {
         Direction::In => {
@@ -222,7 +245,7 @@ fn judge(
     result: Result<Report, StageError>,
     unstarted: Vec<(String, String)>,
     how: &How,
-) -> Result<(), Error> {
+) -> Result<Report, Error> {
     for (node, why) in &unstarted {
         eprintln!("bivouac: {node} takes no part: {why}");
     }
@@ -245,11 +268,6 @@ fn judge(
     for (node, why) in &report.nodes_lost {
         eprintln!("bivouac: {node} was lost on the way, and others did its work: {why}");
     }
-    if how.options.dry_run {
-        for (path, what) in &report.planned {
-            println!("{what} {}", path.display());
-        }
-    }
     let verb = if how.options.dry_run { format!("would be {verb}") } else { verb.to_owned() };
     eprintln!("{verb} {}: {}", src.display(), summary(&report));
     if !report.left_out.is_empty() {
@@ -262,7 +280,7 @@ fn judge(
         }
     }
     if report.failed.is_empty() {
-        return Ok(());
+        return Ok(report);
     }
     for (path, why) in &report.failed {
         eprintln!("  {}: {why}", path.display());

@@ -45,6 +45,15 @@ pub fn main(args: &DaemonArgs) -> ExitCode {
     if args.stage {
         return crate::workers::work();
     }
+    if args.layouts {
+        return match crate::backend::layouts::work() {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                error.show();
+                ExitCode::from(error.exit_code())
+            }
+        };
+    }
     if args.serve {
         return serve();
     }

@@ -5,6 +5,7 @@
 //! that has arrived, because files may be on it already.
 
 use crate::args::ExpandArgs;
+use crate::backend;
 use crate::error::Error;
 use crate::home::{DaemonRecord, Directory, Home, Record};
 use crate::joining::{self, Place, Started, free_port};
@@ -17,6 +18,7 @@ use bivouac_proto::auth::Key;
 use bivouac_proto::control::ControlRequest;
 use bivouac_transport::engine::budget::control;
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 /// How long servers that were started may take to be up.
@@ -26,6 +28,13 @@ const LOOK: Duration = Duration::from_millis(20);
 
 /// Adds servers, and waits until new files are spread over them.
 pub fn expand(home: &Home, args: &ExpandArgs) -> Result<(), Error> {
+    let Some(rule) = args.restripe.rule() else {
+        return backend::rebuild(home, &args.name, &args.through, |record, directory| {
+            let places = places(record, args, directory)?;
+            Ok(backend::planned(record, &[], &places, &storage(record, args)?, directory))
+        });
+    };
+    backend::journal::check_none(home, &args.name)?;
     let directory = home.deployment(&args.name);
     let lock = directory.lock()?;
     let (mut record, key) = (directory.load()?, directory.key()?);
@@ -67,12 +76,12 @@ pub fn expand(home: &Home, args: &ExpandArgs) -> Result<(), Error> {
     );
     // Others may change the deployment meanwhile: the servers do the rest.
     drop(lock);
-    match args.restripe.rule() {
+    match rule {
         // No server leaves: everything is where it is to be.
         Rule::Metadata => Ok(()),
         Rule::Direct => {
             rebuild::begin(&record, &key, Rule::Direct, args.restripe.max_rate)?;
-            rebuild::follow(&record, &key, &args.restripe)
+            rebuild::follow(&record, &key, &args.restripe, None).map(drop)
         }
     }
 }
@@ -130,6 +139,23 @@ fn with_fewest(record: &Record, count: usize) -> Vec<String> {
     std::iter::from_fn(next).take(count).collect()
 }
 
+/// A server that new ones are like.
+fn like(record: &Record) -> Result<&DaemonRecord, Error> {
+    let like = record.daemons.iter().find(|daemon| daemon.server.is_some());
+    like.ok_or_else(|| Error::refused("the deployment has no server", "start another one"))
+}
+
+/// Where new servers have their storage.
+fn storage(record: &Record, args: &ExpandArgs) -> Result<Vec<PathBuf>, Error> {
+    match &args.storage[..] {
+        [] => Ok(like(record)?.storage_in.clone()),
+        given => given
+            .iter()
+            .map(|path| std::path::absolute(path).map_err(|cause| Error::file("find", path, cause)))
+            .collect(),
+    }
+}
+
 /// The daemons that are to be started: agents of hosts that have none, and servers.
 fn plan(
     record: &Record,
@@ -138,15 +164,8 @@ fn plan(
     places: &[Place],
     directory: &Directory,
 ) -> Result<(Vec<DaemonRecord>, Vec<DaemonRecord>), Error> {
-    let like = record.daemons.iter().find(|daemon| daemon.server.is_some());
-    let like = like.ok_or_else(|| Error::refused("the deployment has no server", "start another one"))?;
-    let storage = match &args.storage[..] {
-        [] => like.storage_in.clone(),
-        given => given
-            .iter()
-            .map(|path| std::path::absolute(path).map_err(|cause| Error::file("find", path, cause)))
-            .collect::<Result<_, _>>()?,
-    };
+    let like = like(record)?;
+    let storage = storage(record, args)?;
     let (mut agents, mut servers, mut planned) = (Vec::new(), Vec::new(), record.clone());
     for (place, number) in places.iter().zip(map.numbers..) {
         let Place { host, node, domain, .. } = place;

@@ -74,6 +74,11 @@ impl Home {
         self.0.join(".failed").join(name)
     }
 
+    /// Where it is kept how far the rebuild of a deployment through the backend is: the deployment's directory goes in between.
+    pub fn rebuilding(&self, name: &str) -> PathBuf {
+        self.0.join(".rebuilding").join(name)
+    }
+
     /// All deployments, sorted by name.
     pub fn list(&self) -> Result<Vec<Directory>, Error> {
         let entries = match std::fs::read_dir(&self.0) {
@@ -387,6 +392,9 @@ pub struct Record {
     pub log_level: String,
     /// It ends with the `run` that made it, however that ends.
     pub ephemeral: bool,
+    /// No program may use it before a rebuild through the backend is complete.
+    #[serde(default)]
+    pub closed: bool,
     /// Its daemons; nodes in their order, each node's agent first. Nodes that were added come last.
     pub daemons: Vec<DaemonRecord>,
     /// Servers that others have replaced, and daemons that were started to replace some and do not count yet: what they
@@ -429,6 +437,7 @@ impl Record {
             restarts: 0,
             log_level: log_level.to_owned(),
             ephemeral: false,
+            closed: false,
             daemons: Vec::new(),
             former: Vec::new(),
         }

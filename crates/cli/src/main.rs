@@ -17,6 +17,7 @@ mod printing;
 
 mod access;
 mod args;
+mod backend;
 mod bench;
 mod checkpoints;
 mod copy;
@@ -27,12 +28,14 @@ mod exec;
 mod existing;
 mod expand;
 mod heal;
+mod holding;
 mod home;
 mod hosts;
 mod joining;
 mod launch;
 mod layout;
 mod leader;
+mod leaving;
 mod mount;
 mod mount_point;
 mod mounts;
@@ -86,7 +89,7 @@ fn dispatch(command: Command) -> Result<ExitCode, Error> {
         Command::Verify(args) => return verify::verify(&Home::from_env()?, &args),
         Command::Replace(args) => replace::replace(&Home::from_env()?, &args)?,
         Command::Expand(args) => expand::expand(&Home::from_env()?, &args)?,
-        Command::Shrink(args) => shrink::shrink(&Home::from_env()?, &args)?,
+        Command::Shrink(args) => return shrink::shrink(&Home::from_env()?, &args),
         Command::Rebuild(args) => rebuild::rebuild(&Home::from_env()?, &args)?,
         Command::Restart(args) => restart::restart(&Home::from_env()?, &args)?,
         Command::Preload(args) => {

@@ -5,7 +5,9 @@
 //! interrupted, they go on.
 
 use crate::args::{RebuildArgs, Restripe};
+use crate::backend;
 use crate::error::Error;
+use crate::holding::{self, Holding};
 use crate::home::{Home, Record};
 use crate::text::{plural, size};
 use crate::{leader, status};
@@ -23,6 +25,8 @@ use std::time::{Duration, Instant};
 const LOOK: Duration = Duration::from_millis(100);
 /// Time between two lines about it, on a terminal.
 const SAY: Duration = Duration::from_millis(500);
+/// Time between two questions for whom files wait.
+const ASK: Duration = Duration::from_secs(1);
 /// A server that is down is not waited for longer than this, if nothing moves meanwhile.
 const STUCK: Duration = Duration::from_secs(10);
 
@@ -37,6 +41,11 @@ pub struct Done {
 
 /// Begins, changes or cancels the restriping of all files.
 pub fn rebuild(home: &Home, args: &RebuildArgs) -> Result<(), Error> {
+    let Some(rule) = args.restripe.rule() else { return backend::go_on(home, &args.name) };
+    if args.cancel && backend::cancel(home, &args.name)? {
+        return Ok(());
+    }
+    backend::journal::check_none(home, &args.name)?;
     let directory = home.deployment(&args.name);
     let (record, key) = (directory.load()?, directory.key()?);
     record.check_runs()?;
@@ -51,8 +60,8 @@ pub fn rebuild(home: &Home, args: &RebuildArgs) -> Result<(), Error> {
             None => Err(Error::refused("no rebuild is under way", "there is nothing to cancel")),
         };
     }
-    begin(&record, &key, args.restripe.rule(), args.restripe.max_rate)?;
-    follow(&record, &key, &args.restripe)
+    begin(&record, &key, rule, args.restripe.max_rate)?;
+    follow(&record, &key, &args.restripe, None).map(drop)
 }
 
 fn look(record: &Record, key: &Key) -> Result<Map, Error> {
@@ -90,17 +99,31 @@ pub fn end(record: &Record, key: &Key, number: u32) -> Result<(), Error> {
     }
 }
 
-/// Waits until a rebuild is complete, and says how far it is meanwhile.
-pub fn follow(record: &Record, key: &Key, restripe: &Restripe) -> Result<(), Error> {
+/// How a rebuild was waited for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Waited {
+    /// It has ended, or goes on without being waited for.
+    Enough,
+    /// The time is up, and it has not ended.
+    TimeIsUp,
+}
+
+/// Waits until a rebuild is complete, or until this moment, and says how far it is meanwhile.
+pub fn follow(
+    record: &Record,
+    key: &Key,
+    restripe: &Restripe,
+    until: Option<Instant>,
+) -> Result<Waited, Error> {
     if restripe.background {
         println!(
             "the servers restripe files in the background: `bivouac status {0}` shows how far they are, `bivouac rebuild {0} \
              --cancel` stops it",
             record.name
         );
-        return Ok(());
+        return Ok(Waited::Enough);
     }
-    let done = wait(record, key, |done| {
+    let (done, waited) = wait(record, key, until, |done| {
         if std::io::stderr().is_terminal() {
             eprint!("\r{}\x1b[K", line(done));
         }
@@ -114,11 +137,16 @@ pub fn follow(record: &Record, key: &Key, restripe: &Restripe) -> Result<(), Err
         plural(done.sum.files_done as usize, "file"),
         done.took.as_secs_f64()
     );
-    Ok(())
+    Ok(waited)
 }
 
-/// Waits until the rebuild that is under way has ended.
-pub fn wait(record: &Record, key: &Key, mut say: impl FnMut(&Done)) -> Result<Done, Error> {
+/// Waits until the rebuild that is under way has ended, or until this moment: then also while files cannot move.
+pub fn wait(
+    record: &Record,
+    key: &Key,
+    until: Option<Instant>,
+    mut say: impl FnMut(&Done),
+) -> Result<(Done, Waited), Error> {
     let begun = Instant::now();
     let mut said = begun;
     let mut last = ((0, 0), begun);
@@ -126,6 +154,7 @@ pub fn wait(record: &Record, key: &Key, mut say: impl FnMut(&Done)) -> Result<Do
     // What servers that leave, or are started again, have done still counts.
     let mut told: BTreeMap<ServerId, Progress> = BTreeMap::new();
     let number = map.rebuilds;
+    let (mut holders, mut asked) = (Vec::new(), begun);
     loop {
         for (server, progress) in progress(record, key, &map) {
             let earlier = told.insert(server, progress).filter(|_| progress.number == number);
@@ -138,9 +167,12 @@ pub fn wait(record: &Record, key: &Key, mut say: impl FnMut(&Done)) -> Result<Do
         }
         let done = Done { sum: sum(number, told.values()), took: begun.elapsed() };
         if map.rebuild.is_none() {
-            return Ok(done);
+            return Ok((done, Waited::Enough));
         }
-        if done.sum.no_room {
+        if until.is_some_and(|until| Instant::now() >= until) {
+            return Ok((done, Waited::TimeIsUp));
+        }
+        if done.sum.no_room && until.is_none() {
             return Err(Error::refused(
                 "a server has no room for what it is to hold: the files that are left stay where they are meanwhile",
                 format!(
@@ -155,6 +187,7 @@ pub fn wait(record: &Record, key: &Key, mut say: impl FnMut(&Done)) -> Result<Do
             last = (moved, Instant::now());
         }
         if last.1.elapsed() >= STUCK
+            && until.is_none()
             && let Some(server) = map.servers.iter().find(|server| server.state == ServerState::Down)
         {
             return Err(Error::Unanswered {
@@ -172,9 +205,27 @@ pub fn wait(record: &Record, key: &Key, mut say: impl FnMut(&Done)) -> Result<Do
         if said.elapsed() >= SAY {
             (said, _) = (Instant::now(), say(&done));
         }
+        if done.sum.held > 0 && asked.elapsed() >= ASK {
+            asked = Instant::now();
+            let now = holding::find(record, key, &map);
+            if now != holders {
+                say_holders(&now);
+                holders = now;
+            }
+        }
         std::thread::sleep(LOOK);
         map = look(record, key)?;
     }
+}
+
+/// Names the programs for which files wait, on standard error: whoever waits for the command is to know for whom it waits.
+fn say_holders(holders: &[Holding]) {
+    if std::io::stderr().is_terminal() {
+        eprint!("\r\x1b[K");
+    }
+    holding::lines(holders)
+        .iter()
+        .for_each(|line| eprintln!("bivouac: {line}: it moves when that program closes it"));
 }
 
 /// What all servers say of the latest rebuild.

@@ -251,7 +251,7 @@ fn alone(record: &Record, key: &Key, map: &Map, id: ServerId) -> Result<(u64, u6
 }
 
 /// Has a server stop that is up, and waits until the map says that it is down.
-fn stop(record: &Record, key: &Key, old: &DaemonRecord, id: ServerId) -> Result<(), Error> {
+pub fn stop(record: &Record, key: &Key, old: &DaemonRecord, id: ServerId) -> Result<(), Error> {
     let until = Instant::now() + STOPPING;
     let mut told = false;
     loop {

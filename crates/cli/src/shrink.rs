@@ -3,66 +3,137 @@
 //! The controller lists them as departing; from then on they get no new files. Their shards move to others, and so do the
 //! blocks that they have ([`crate::rebuild`]); when nothing is left on them, the controller takes them off the map and has them
 //! stop, which removes their storage. All of that goes on without this command, which watches, and in the end forgets them in
-//! the deployment's record.
+//! the deployment's record. Servers whose nodes will be taken away do not wait for that ([`crate::leaving`]).
 
 use crate::args::{Restripe, ShrinkArgs};
+use crate::backend;
 use crate::error::Error;
 use crate::home::{DaemonRecord, Home, Record};
 use crate::joining::clean;
 use crate::launch::Leave;
+use crate::leaving::{self, Losses};
+use crate::rebuild::Waited;
 use crate::text::{plural, size};
-use crate::{hosts, leader, rebuild, replace, restart, status};
+use crate::{holding, hosts, leader, rebuild, replace, restart, status};
 use bivouac_daemon::controller::LinkError;
-use bivouac_layout::{Map, ServerId};
+use bivouac_layout::{Map, Rule, ServerId};
 use bivouac_proto::auth::Key;
 use bivouac_proto::control::{ControlRequest, Stats};
 use bivouac_transport::engine::budget::control;
 use std::collections::BTreeSet;
+use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 /// Time between two looks.
 const LOOK: Duration = Duration::from_millis(100);
 /// How long servers that have nothing any more may take to stop.
 const STOPPING: Duration = Duration::from_secs(30);
+/// The exit status when something was lost, as `verify`'s when damage is left.
+const LOST: u8 = 1;
 
-/// Has servers leave, or stay after all.
-pub fn shrink(home: &Home, args: &ShrinkArgs) -> Result<(), Error> {
+/// Has servers leave, or stay after all. The exit status says whether anything was lost.
+pub fn shrink(home: &Home, args: &ShrinkArgs) -> Result<ExitCode, Error> {
+    let restripe = Restripe::from(&args.leaving);
+    let Some(rule) = restripe.rule() else {
+        if args.force || args.deadline.is_some() || args.dry_run || args.json || args.cancel {
+            return Err(Error::refused(
+                "--rebuild backend copies everything before any server leaves",
+                "leave out --force, --deadline, --dry-run, --json and --cancel (`bivouac rebuild NAME --cancel` gives it up)",
+            ));
+        }
+        let through = backend::rebuild(home, &args.name, &args.through, |record, directory| {
+            let map = look(record, &directory.key()?)?;
+            let leaving = chosen(record, &map, args)?;
+            check(record, &directory.key()?, &map, &leaving, args)?;
+            Ok(backend::planned(record, &leaving, &[], &[], directory))
+        });
+        return through.map(|()| ExitCode::SUCCESS);
+    };
+    backend::journal::check_none(home, &args.name)?;
     let directory = home.deployment(&args.name);
     let _lock = directory.lock()?;
     let (mut record, key) = (directory.load()?, directory.key()?);
     record.check_runs()?;
     let map = look(&record, &key)?;
-    if replace::reconcile(&mut record, &map) {
+    let reconciled = replace::reconcile(&mut record, &map);
+    // Those that have left while a command was killed.
+    if forget(&mut record, &map) || reconciled {
         directory.save(&record)?;
     }
     if args.cancel {
-        return cancel(&record, &key, &map);
+        return cancel(&record, &key, &map).map(|()| ExitCode::SUCCESS);
     }
     let leaving = chosen(&record, &map, args)?;
-    check(&record, &key, &map, &leaving)?;
+    check(&record, &key, &map, &leaving, args)?;
+    if args.dry_run {
+        return leaving::dry_run(&record, &key, &leaving, args).map(exit_code);
+    }
+    let begun = Instant::now();
     let new: Vec<ServerId> = leaving.iter().copied().filter(|server| !map.is_departing(*server)).collect();
     if !new.is_empty() {
         ask(&record, &key, &ControlRequest::Depart { servers: new })?;
     }
-    let restripe = Restripe::from(&args.leaving);
-    rebuild::begin(&record, &key, restripe.rule(), restripe.max_rate)?;
-    rebuild::follow(&record, &key, &restripe)?;
-    if restripe.background {
-        return Ok(());
+    let has_time = match args.force {
+        true => false,
+        false => leave_in_time(&record, &key, &leaving, (args, rule), begun)?,
+    };
+    if args.leaving.background {
+        return Ok(ExitCode::SUCCESS);
     }
-    let map = wait_until_gone(&record, &key, &leaving)?;
+    let losses = match has_time {
+        true => Losses::default(),
+        false => leaving::leave_now(&record, &key, &leaving)?,
+    };
+    let map = look(&record, &key)?;
     forget(&mut record, &map);
     directory.save(&record)?;
-    println!(
-        "{} left: {} has {} now",
-        plural(leaving.len(), "server"),
-        args.name,
-        plural(map.servers.len(), "server")
-    );
-    Ok(())
+    if !args.json {
+        println!(
+            "{} left: {} has {} now",
+            plural(leaving.len(), "server"),
+            args.name,
+            plural(map.servers.len(), "server")
+        );
+    }
+    if args.json || args.force || args.deadline.is_some() {
+        losses.tell(&args.name, &leaving, args)?;
+    }
+    Ok(exit_code(losses.is_loss()))
 }
 
-fn look(record: &Record, key: &Key) -> Result<Map, Error> {
+fn exit_code(is_loss: bool) -> ExitCode {
+    if is_loss { ExitCode::from(LOST) } else { ExitCode::SUCCESS }
+}
+
+/// Has everything leave servers. `false`: the deadline has passed before that.
+fn leave_in_time(
+    record: &Record,
+    key: &Key,
+    leaving: &[ServerId],
+    (args, rule): (&ShrinkArgs, Rule),
+    begun: Instant,
+) -> Result<bool, Error> {
+    let restripe = Restripe::from(&args.leaving);
+    let until = args.deadline.map(|deadline| begun + deadline);
+    rebuild::begin(record, key, rule, restripe.max_rate)?;
+    let waited = match args.json {
+        true => rebuild::wait(record, key, until, |_| ())?.1,
+        false => rebuild::follow(record, key, &restripe, until)?,
+    };
+    if waited == Waited::TimeIsUp {
+        eprintln!("bivouac: the time is up, and not everything has moved");
+        let holders = holding::find(record, key, &look(record, key)?);
+        holding::lines(&holders).iter().for_each(|line| eprintln!("bivouac: {line}"));
+        return Ok(false);
+    }
+    if restripe.background {
+        return Ok(true);
+    }
+    wait_until_gone(record, key, leaving, until)
+}
+
+/// The map, from the controller.
+pub fn look(record: &Record, key: &Key) -> Result<Map, Error> {
     status::overview(record, key).map(|overview| overview.map).map_err(|error| unanswered(record, &error))
 }
 
@@ -130,8 +201,14 @@ fn chosen(record: &Record, map: &Map, args: &ShrinkArgs) -> Result<Vec<ServerId>
     Ok(chosen.into_iter().collect())
 }
 
-/// Refuses what would leave too few servers, or too little room.
-fn check(record: &Record, key: &Key, map: &Map, leaving: &[ServerId]) -> Result<(), Error> {
+/// Refuses what would leave too few servers, or too little room. (Servers that leave in any case need none.)
+fn check(
+    record: &Record,
+    key: &Key,
+    map: &Map,
+    leaving: &[ServerId],
+    args: &ShrinkArgs,
+) -> Result<(), Error> {
     if let Err(why) = map.may_depart(leaving) {
         let remedy = match map.copies {
             1 => "one server at least has to stay".to_owned(),
@@ -140,6 +217,9 @@ fn check(record: &Record, key: &Key, map: &Map, leaving: &[ServerId]) -> Result<
             }
         };
         return Err(Error::refused(format!("these servers cannot leave: {why}"), remedy));
+    }
+    if args.force || args.dry_run || args.deadline.is_some() {
+        return Ok(());
     }
     let counted = |leaves: bool| -> Vec<Stats> {
         let servers = map.servers.iter().filter(|server| leaving.contains(&server.id) == leaves);
@@ -164,8 +244,13 @@ fn check(record: &Record, key: &Key, map: &Map, leaving: &[ServerId]) -> Result<
     Ok(())
 }
 
-/// Waits until servers are off the map.
-fn wait_until_gone(record: &Record, key: &Key, leaving: &[ServerId]) -> Result<Map, Error> {
+/// Waits until servers are off the map. `false`: the time is up before that.
+fn wait_until_gone(
+    record: &Record,
+    key: &Key,
+    leaving: &[ServerId],
+    until: Option<Instant>,
+) -> Result<bool, Error> {
     let mut since = Instant::now();
     let mut left = usize::MAX;
     loop {
@@ -173,13 +258,16 @@ fn wait_until_gone(record: &Record, key: &Key, leaving: &[ServerId]) -> Result<M
         let still: Vec<ServerId> =
             leaving.iter().copied().filter(|server| map.server(*server).is_some()).collect();
         if still.is_empty() {
-            return Ok(map);
+            return Ok(true);
+        }
+        if until.is_some_and(|until| Instant::now() >= until) {
+            return Ok(false);
         }
         let shards = still.iter().map(|server| map.held_by(*server)).sum::<usize>() + map.moving.len();
         if shards != left {
             (left, since) = (shards, Instant::now());
         }
-        if since.elapsed() >= STOPPING {
+        if since.elapsed() >= STOPPING && until.is_none() {
             return Err(Error::Unanswered {
                 cause: format!("server {} does not get rid of what it has", still[0]),
                 remedy: format!(
@@ -193,12 +281,13 @@ fn wait_until_gone(record: &Record, key: &Key, leaving: &[ServerId]) -> Result<M
     }
 }
 
-/// Forgets servers that have left: they have been told to stop, and what is left of them is removed.
-fn forget(record: &mut Record, map: &Map) {
+/// Forgets servers that have left: they have been told to stop, and what is left of them is removed. Whether there were any.
+fn forget(record: &mut Record, map: &Map) -> bool {
     let has_left = |daemon: &DaemonRecord| {
         daemon.server.is_some_and(|id| map.server(id).is_none() && !map.arriving.contains(&id))
     };
     let gone: Vec<DaemonRecord> = record.daemons.iter().filter(|daemon| has_left(daemon)).cloned().collect();
+    let any = !gone.is_empty();
     for daemon in gone {
         record.daemons.retain(|other| other.label() != daemon.label());
         if let Err(error) = clean(record, &daemon, Leave::Nothing) {
@@ -207,4 +296,5 @@ fn forget(record: &mut Record, map: &Map) {
             record.former.push(daemon);
         }
     }
+    any
 }

@@ -109,7 +109,10 @@ fn examine(directory: &Directory, record: &Record) -> Deployment {
             deployment.servers = servers(record, &map, &health, &key);
             deployment.rebuild = map.rebuild.map(|rebuild| {
                 let all = deployment.servers.iter().filter_map(|server| server.progress.as_ref());
-                Rebuilding::new(&rebuild, &crate::rebuild::sum(rebuild.number, all))
+                let sum = crate::rebuild::sum(rebuild.number, all);
+                let held_by =
+                    if sum.held > 0 { crate::holding::find(record, &key, &map) } else { Vec::new() };
+                Rebuilding::new(&rebuild, &sum, held_by)
             });
             deployment.incomplete = incomplete(&map).0;
             // What has one copy cannot be held by others.

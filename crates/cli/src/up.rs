@@ -5,6 +5,7 @@
 //! back ([`crate::resume`]).
 
 use crate::args::{FirstChoice, ServerArgs};
+use crate::backend;
 use crate::down;
 use crate::error::Error;
 use crate::home::{DaemonRecord, Directory, Home, Lock, Record, State, random, uid};
@@ -44,6 +45,7 @@ pub struct Started {
 
 /// Starts, or brings back, the deployment `name`. `ephemeral`: it will end with this process.
 pub fn up(home: &Home, name: &str, args: &ServerArgs, ephemeral: bool) -> Result<Started, Error> {
+    backend::journal::check_none(home, name)?;
     // One at the mount path would be in the way.
     mounts::sweep(uid());
     let directory = home.deployment(name);
@@ -106,6 +108,17 @@ fn found(
         }
     }
     check_copies(&record)?;
+    begin_new(home, directory, record, key, lock)
+}
+
+/// Begins a new deployment whose daemons are planned. If that fails, everything that was started ends.
+pub fn begin_new(
+    home: &Home,
+    directory: &Directory,
+    mut record: Record,
+    key: Key,
+    lock: &Lock,
+) -> Result<Started, Error> {
     directory.save(&record)?;
     let started = launch_all(&mut record, &key, directory)
         .and_then(|()| begin(&record, &key, ControlRequest::Found { founding: Box::new(founding(&record)) }))
@@ -127,7 +140,7 @@ fn found(
 }
 
 /// Whether there can be so many copies.
-fn check_copies(record: &Record) -> Result<(), Error> {
+pub fn check_copies(record: &Record) -> Result<(), Error> {
     let servers = record.daemons.iter().filter(|d| d.server.is_some()).count();
     let (replicas, copies) = (record.replicas, record.metadata_replicas);
     if copies < replicas {
@@ -314,6 +327,7 @@ pub fn order(
             mount: record.mount.clone(),
             block_size: record.block_size,
             ephemeral: record.ephemeral,
+            closed: record.closed,
             restarts: record.restarts,
             deployment_dir: directory.path.clone(),
             log_file: daemon.log.clone(),

@@ -4,7 +4,7 @@
 //! prints what they found, by path. If it ends, the servers stop.
 
 pub mod lost;
-mod paths;
+pub mod paths;
 mod report;
 
 use crate::args::VerifyArgs;

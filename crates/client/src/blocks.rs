@@ -373,13 +373,15 @@ impl Blocks<'_> {
             return Ok(attr.size);
         }
         let extents = self.client.extents(self.ino, self.layout).map_err(|errno| self.noted(errno))?;
-        Ok(extents.length)
+        // What of it is lost with servers that have left, nobody of these has.
+        Ok(extents.length.max(attr.size))
     }
 
     /// An error, which says perhaps that the layout is outdated: then the access is done again, whatever came of it.
     pub(crate) fn noted(&self, errno: Errno) -> Errno {
         // A server that has left cannot say so any more.
-        if errno == OUTDATED || errno == Errno::IO && self.layout.names_servers_that_left(self.client.map()) {
+        let has_left = || errno == Errno::IO && self.client.is_outdated(self.ino, self.layout);
+        if errno == OUTDATED || has_left() {
             self.known.outdate();
             return OUTDATED;
         }

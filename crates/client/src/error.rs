@@ -59,6 +59,15 @@ pub enum ClientError {
         /// What happened.
         source: TransportError,
     },
+    /// The agent takes no program.
+    #[error(
+        "the deployment '{name}' takes no programs at this moment: it is being rebuilt through the site's file system; wait until that \
+         is complete, or go on with it if it was interrupted: `bivouac rebuild {name} --rebuild backend`"
+    )]
+    Closed {
+        /// The deployment.
+        name: String,
+    },
     /// The agent's answer makes no sense.
     #[error(
         "the agent of deployment '{name}' gave an unexpected answer; install the same Bivouac on all nodes"

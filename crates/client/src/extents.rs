@@ -60,7 +60,7 @@ impl Client {
             && let Some(layout) = &attr.layout
         {
             let extents = match self.extents(attr.ino, layout) {
-                Err(errno) if errno == OUTDATED || layout.names_servers_that_left(self.map()) => {
+                Err(errno) if errno == OUTDATED || self.is_outdated(attr.ino, layout) => {
                     return self.exact(*self.newer_attr(attr.ino, layout.version)?);
                 }
                 extents => extents?,
@@ -83,6 +83,20 @@ impl Client {
 const PATIENCE: Duration = Duration::from_secs(30);
 
 impl Client {
+    /// Whether a file has another layout than this one, which names servers that have left: they cannot say so any more. Where
+    /// they have left with what they held, it may also be that the file has no other layout.
+    #[cold]
+    pub(crate) fn is_outdated(&self, ino: Ino, layout: &FileLayout) -> bool {
+        if !layout.names_servers_that_left(self.map()) {
+            return false;
+        }
+        if !layout.has_lost(self.map(), u64::MAX) {
+            return true;
+        }
+        let newest = self.attr_of(ino).ok().and_then(|attr| attr.layout);
+        newest.is_some_and(|newest| newest.version > layout.version)
+    }
+
     /// A file's attributes with a layout that is newer than this version: some server has refused that.
     #[cold]
     pub(crate) fn newer_attr(&self, ino: Ino, version: u32) -> Result<Box<Attr>, Errno> {

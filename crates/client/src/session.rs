@@ -98,6 +98,9 @@ impl Client {
         let mut link = connect_agent(environment, &key, uid, &credentials, fork.count(), ANY_DEPLOYMENT)
             .map_err(agent_error)?;
         let (reply, _) = ask(&mut link, &Request::Agent(attach_request())).map_err(agent_error)?;
+        if reply.is_none() {
+            return Err(ClientError::Closed { name: environment.name.clone() });
+        }
         let Some(Reply::Agent(AgentReply::Attached { session, owner, locked, agent, node, run_dir, map })) =
             reply
         else {

@@ -47,7 +47,7 @@ impl Client {
     }
 
     fn names_others(&self, attr: &Attr) -> bool {
-        attr.layout.as_ref().is_some_and(|layout| layout.names_servers_that_left(self.map()))
+        attr.layout.as_ref().is_some_and(|layout| self.is_outdated(attr.ino, layout))
     }
 
     /// What each server has of a file.

@@ -7,6 +7,7 @@
 //! locks of dead processes. What processes have noted of their locks it reports to servers that were started again
 //! ([`relock`]). While no process is attached, the thread sleeps.
 
+mod holders;
 mod numbers;
 mod relock;
 mod report;
@@ -64,6 +65,8 @@ struct Shared {
     stopping: AtomicBool,
     /// By the map of this epoch the node is away, and every server has been asked which locks its programs still have.
     accounted: AtomicU64,
+    /// Programs may not attach, apart from those that copy the deployment.
+    closed: AtomicBool,
     sessions: Mutex<Sessions>,
 }
 
@@ -110,6 +113,7 @@ impl Agent {
     /// Begins: the thread runs from here on.
     pub(crate) fn start(
         node: NodeId,
+        closed: bool,
         table: OpenTable,
         run_dir: RunDir,
         links: Arc<Links>,
@@ -128,6 +132,7 @@ impl Agent {
             wake,
             stopping: AtomicBool::new(false),
             accounted: AtomicU64::new(0),
+            closed: AtomicBool::new(closed),
             sessions: Mutex::new(Sessions {
                 numbers: Numbers::new(node, random().map_err(system)?),
                 processes: HashMap::new(),
@@ -239,6 +244,9 @@ impl Shared {
 
     fn attach(&self, number: u32) -> Result<Attached, Errno> {
         let mut sessions = self.sessions();
+        if self.closed.load(Ordering::Acquire) && !holders::copies(number) {
+            return Err(Errno::BUSY);
+        }
         let session = sessions.numbers.next();
         self.watch(&mut sessions, session, number)?;
         let owner = match sessions.owner(number) {

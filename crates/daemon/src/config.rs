@@ -40,6 +40,9 @@ pub struct DaemonConfig {
     /// Whether the deployment ends with the `run` that made it.
     #[serde(default)]
     pub ephemeral: bool,
+    /// As an agent: no program may use the deployment yet.
+    #[serde(default)]
+    pub closed: bool,
     /// How often an agent starts a server of its node again that died, within ten minutes; 0: never.
     #[serde(default)]
     pub restarts: u32,
@@ -134,6 +137,7 @@ mod tests {
             mount: "/bivouac".into(),
             block_size: 512 << 10,
             ephemeral: true,
+            closed: false,
             restarts: 3,
             deployment_dir: "/home/u/.bivouac/job".into(),
             log_file: "/home/u/.bivouac/job/logs/server-7.log".into(),

@@ -134,6 +134,9 @@ pub enum ControllerError {
         "the servers were not to leave, or still hold something, or one of the nodes is used by another server"
     )]
     CannotRemove,
+    /// Servers cannot leave with what they hold.
+    #[error("the servers cannot leave as they are: {0}")]
+    CannotAbandon(&'static str),
     /// This daemon is not the leader.
     #[error("this daemon is not the controller")]
     NotLeader(Option<NodeId>),
@@ -177,6 +180,7 @@ impl ControllerError {
             | ControllerError::CannotDepart(_)
             | ControllerError::CannotStay
             | ControllerError::CannotRemove
+            | ControllerError::CannotAbandon(_)
             | ControllerError::CannotGiveUp => Errno::INVAL,
             ControllerError::NotForController => Errno::OPNOTSUPP,
         }
@@ -313,7 +317,7 @@ impl Controller {
     }
 
     /// Serves the requests that are the controller's: `Beginning`, `Overview`, `GiveUp`, `Replace`, `Add`, `Dismiss`,
-    /// `Depart`, `Stay`, `Remove`, `Shutdown`. `None` is answered as done. A shutdown is answered at once and carried out in the background.
+    /// `Depart`, `Stay`, `Remove`, `Abandon`, `Shutdown`. `None` is answered as done. A shutdown is answered at once and carried out in the background.
     pub(crate) fn handle(&self, request: &ControlRequest) -> Result<Option<ControlReply>, ControllerError> {
         match request {
             ControlRequest::Beginning => {
@@ -367,6 +371,11 @@ impl Controller {
                 let change = MapChange::Remove { servers: servers.clone(), nodes: nodes.clone() };
                 let map = self.shared.change_members(change, ControllerError::CannotRemove)?;
                 self.watch(&map).map(|()| None)
+            }
+            ControlRequest::Abandon { servers } => {
+                self.shared.newest().may_abandon(servers).map_err(ControllerError::CannotAbandon)?;
+                let change = MapChange::Abandon { servers: servers.clone() };
+                self.shared.change_members(change, ControllerError::Stale).map(|_| None)
             }
             ControlRequest::Shutdown { keep } => {
                 self.shut_down(*keep)?;

@@ -53,7 +53,7 @@ pub fn start(config: DaemonConfig) -> Result<Running, DaemonError> {
     let agent = if config.agent {
         let (run_dir, table) = RunDir::create(&config)?;
         endpoints.push(agent_endpoint(&config));
-        Some(Agent::start(config.node, table, run_dir, links.clone())?)
+        Some(Agent::start(config.node, config.closed, table, run_dir, links.clone())?)
     } else {
         None
     };
@@ -139,6 +139,14 @@ impl Running {
         }
         if let Some(group) = &self.daemon.group {
             group.stop();
+        }
+        if let (Some(server), Some(data)) = (&self.daemon.config.server, &self.daemon.links.data)
+            && self.daemon.links.map().is_departing(server.id)
+            && let Some(fences) = data.fences()
+        {
+            // It may be for good: then nobody is to have anything of it, or to write what nobody will ever read. Programs ask
+            // for descriptors again, and learn what has become of it.
+            fences.renounce_all();
         }
         self.daemon.links.lease.end();
         self.daemon.links.close();

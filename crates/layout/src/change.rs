@@ -104,6 +104,11 @@ pub enum MapChange {
         /// Where the servers listen.
         servers: Vec<(ServerId, SocketAddr)>,
     },
+    /// Servers that were to leave were stopped, and are gone with what they still hold.
+    Abandon {
+        /// Which.
+        servers: Vec<ServerId>,
+    },
 }
 
 impl MapChange {
@@ -175,6 +180,9 @@ impl MapChange {
             }
             MapChange::Stay { servers } => next = next.with_staying(servers)?,
             MapChange::Remove { servers, nodes } => next = next.without_departed(servers, nodes)?,
+            MapChange::Abandon { servers } => {
+                next = Map { epoch: next.epoch, ..map.without_abandoned(servers)? };
+            }
             MapChange::MoveShards { moves } => next = next.with_moves(moves)?,
             MapChange::Node { node, away } => {
                 map.node(*node)?;

@@ -106,23 +106,27 @@ impl Map {
     }
 
     /// Generations that name departing servers get successors, in which others have the places of those: so only what is on
-    /// departing servers moves. A place is another server's where that has the fewest places already.
-    fn succeed(&mut self) {
+    /// departing servers moves. A place is another server's where that has the fewest places already. What is lost stays where it
+    /// is, and lost.
+    pub(crate) fn succeed(&mut self) {
         let staying: Vec<ServerId> =
             self.servers.iter().map(|server| server.id).filter(|server| self.takes_shards(*server)).collect();
         for number in 0..self.generations.len() as u32 {
             let id = GenerationId(number);
             let servers = self.generation(id).map_or(Vec::new(), |generation| generation.servers.clone());
-            let leaves =
-                |map: &Map, server: &ServerId| map.is_departing(*server) || map.server(*server).is_none();
+            let lost: Vec<bool> = (0..servers.len()).map(|at| self.is_lost_place(id, at as u16)).collect();
+            let is_lost = |at: usize| lost.get(at % lost.len().max(1)) == Some(&true);
+            let leaves = |map: &Map, at: usize, server: &ServerId| {
+                map.is_departing(*server) || map.server(*server).is_none() && !is_lost(at)
+            };
             let Err(place) = self.successors.binary_search_by_key(&id, |(from, _)| *from) else { continue };
-            if !servers.iter().any(|server| leaves(self, server)) {
+            let leaving = servers.iter().enumerate().filter(|(at, server)| leaves(self, *at, server)).count();
+            if leaving == 0 {
                 continue;
             }
-            let leaving = servers.iter().filter(|server| leaves(self, server)).count();
             let mut places = servers.repeat(self.repetitions(servers.len(), leaving, staying.len()));
             for at in 0..places.len() {
-                if leaves(self, &places[at]) {
+                if leaves(self, at, &places[at]) {
                     let used = |server: &ServerId| places.iter().filter(|place| *place == server).count();
                     // From another one on in each generation.
                     let order = staying.iter().cycle().skip(number as usize + at).take(staying.len());
@@ -130,8 +134,10 @@ impl Map {
                     places[at] = substitute;
                 }
             }
+            let count = places.len();
             self.begin_generation(places);
             let successor = GenerationId(self.generations.len() as u32 - 1);
+            self.lose_places(successor, (0..count).filter(|at| is_lost(*at)).map(|at| at as u16));
             self.successors.insert(place, (id, successor));
         }
     }

@@ -393,7 +393,9 @@ impl Map {
 
     fn block_holders(&self, generation: GenerationId, position: u16, spread: u16, copies: u8) -> Holders {
         if copies <= 1 {
-            return self.only_holder(generation, position).into_iter().collect();
+            let is_gone = self.is_gone(crate::abandoning::only_copy(generation, position));
+            let holder = self.only_holder(generation, position);
+            return holder.map(|holder| if is_gone { NO_SERVER } else { holder }).into_iter().collect();
         }
         let servers = self.generation(generation).map_or(&[][..], |g| &g.servers);
         let candidates = Candidates::new(servers, position, spread);

@@ -17,8 +17,9 @@
 //! - [`change`]: what can happen to a map.
 //! - [`balance`]: assigning shards to servers evenly, moving as few of them as possible. `rebalancing`: which are to move;
 //!   `moving`: how they do.
-//! - `growing`, `departing`, `giving_up`, `replacing`: servers that come and go.
+//! - `growing`, `departing`, `abandoning`, `giving_up`, `replacing`: servers that come and go.
 
+mod abandoning;
 pub mod balance;
 pub mod change;
 mod departing;
@@ -38,6 +39,7 @@ pub mod restripe;
 mod since;
 pub mod template;
 
+pub use abandoning::Loss;
 pub use change::MapChange;
 pub use founding::{Founding, LEASE, LEASE_MIN};
 pub use giving_up::Without;

@@ -101,7 +101,7 @@ impl FileLayout {
     }
 
     /// Whether it names servers that have left the deployment: then the file has another layout by now, because nothing of any
-    /// file was left on them.
+    /// file was left on them; or else what was left there is lost.
     pub fn names_servers_that_left(&self, map: &Map) -> bool {
         let generations = self.ranges.iter().filter_map(|range| map.generation(range.generation));
         generations.flat_map(|generation| &generation.servers).any(|server| map.server(*server).is_none())
@@ -178,6 +178,10 @@ impl FileLayout {
     /// behind in other blocks of the file has any length while it catches up: it is left out, if others have what it has.
     pub fn servers_to_measure(&self, map: &Map, end: u64) -> Vec<ServerId> {
         let mut servers = self.servers(map, end);
+        // What was lost with servers that have left did not reach further than the inode says: that was noted when they left.
+        if servers.contains(&NO_SERVER) && !self.groups(map, end).any(|group| map.is_lost_otherwise(group)) {
+            servers.retain(|server| *server != NO_SERVER);
+        }
         if map.behind.is_empty() {
             return servers;
         }
@@ -240,6 +244,28 @@ impl FileLayout {
                 blocks.take(if is_empty { 0 } else { period }).map(move |block| stripe.group(block))
             },
         )
+    }
+
+    /// How many of the first `size` bytes are in each group.
+    pub(crate) fn bytes_by_group<'a>(
+        &'a self,
+        map: &'a Map,
+        size: u64,
+    ) -> impl Iterator<Item = (Group, u64)> + 'a {
+        let block_size = u64::from(self.block_size.max(1));
+        self.ranges
+            .iter()
+            .filter_map(move |range| Some((range.start, self.stripe_at(map, range.start)?)))
+            .flat_map(move |(start, stripe)| {
+                let end = stripe.end.min(size).max(start);
+                let (first, last, period) = (start / block_size, end.div_ceil(block_size), stripe.period());
+                (first..last).take(period as usize).map(move |block| {
+                    let blocks = (last - block).div_ceil(period);
+                    let has_last = (last - 1 - block).is_multiple_of(period);
+                    let beyond = if has_last { last.saturating_mul(block_size) - end } else { 0 };
+                    (stripe.group(block), blocks.saturating_mul(block_size) - beyond)
+                })
+            })
     }
 
     /// Every server that may have stored a byte of a range, each once, whether it is there or not.

@@ -15,7 +15,7 @@
 
 use crate::hash::{self, Use};
 use crate::ids::{GenerationId, Ino, ServerId};
-use crate::map::Map;
+use crate::map::{Map, NO_SERVER};
 use crate::placement::{FileLayout, LayoutRange, Piece};
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
@@ -73,17 +73,41 @@ impl Map {
 }
 
 impl FileLayout {
-    /// The next range that is to go elsewhere, if any is: the first one, and not much more than `longest` bytes of it. Where
-    /// nothing lies behind that, because the file ends at `end`, all the rest belongs to it.
-    pub fn next_to_restripe(&self, map: &Map, rule: Rule, end: u64, longest: u64) -> Option<Range<u64>> {
-        let stays = |range: &LayoutRange| map.destination(range.generation, rule) == range.generation;
-        let at = self.ranges.iter().position(|range| !stays(range))?;
+    /// The next range that is to go elsewhere, if any is, and by which rule: the first one, and not much more than `longest`
+    /// bytes of it. Where nothing lies behind that, because the file ends at `end`, all the rest belongs to it.
+    pub fn next_to_restripe(
+        &self,
+        map: &Map,
+        rule: Rule,
+        end: u64,
+        longest: u64,
+    ) -> Option<(Range<u64>, Rule)> {
+        let goes = |at: usize| {
+            let (range, rule) = (self.ranges.get(at)?, self.rule_for(map, rule, at, end));
+            (map.destination(range.generation, rule) != range.generation).then_some((at, rule))
+        };
+        let (at, rule) = (0..self.ranges.len()).find_map(goes)?;
         let start = self.ranges.get(at)?.start;
-        let limit = self.ranges.get(at + 1).map_or(u64::MAX, |next| next.start);
+        let limit = self.range_end(at);
         let block = u64::from(self.block_size.max(1));
         let longest = longest.max(1).div_ceil(block).saturating_mul(block);
         let stop = start.saturating_add(longest);
-        Some(start..if stop >= limit || stop >= end { limit } else { stop })
+        Some((start..if stop >= limit || stop >= end { limit } else { stop }, rule))
+    }
+
+    fn range_end(&self, at: usize) -> u64 {
+        self.ranges.get(at + 1).map_or(u64::MAX, |next| next.start)
+    }
+
+    /// By which rule a range goes elsewhere: one of which blocks are lost goes only where these are lost, too, so that they
+    /// never look like holes.
+    fn rule_for(&self, map: &Map, rule: Rule, at: usize, end: u64) -> Rule {
+        let is_lost = |group| map.primary_of(group) == Some(NO_SERVER);
+        let bytes = self.ranges.get(at).map_or(0..0, |range| range.start..self.range_end(at).min(end));
+        match rule {
+            Rule::Direct if map.has_losses() && self.groups_in(map, bytes).any(is_lost) => Rule::Metadata,
+            rule => rule,
+        }
     }
 
     /// The layout when a range has gone to where it is to be by a rule. The range begins and ends with blocks.
@@ -199,7 +223,8 @@ mod tests {
         longest: u64,
     ) -> Vec<FileLayout> {
         let mut steps = vec![file.clone()];
-        while let Some(range) = steps[steps.len() - 1].next_to_restripe(map, rule, end, longest) {
+        while let Some((range, by)) = steps[steps.len() - 1].next_to_restripe(map, rule, end, longest) {
+            assert_eq!(by, rule, "nothing is lost");
             assert!(steps.len() < 1000, "it does not end");
             let next = steps[steps.len() - 1].restriped(map, Ino(ino), rule, &range);
             assert!(next.is_valid(map), "{next:?}");
@@ -229,7 +254,7 @@ mod tests {
         let file = layout(5, 0);
         assert_eq!(file.next_to_restripe(&map, Rule::Metadata, u64::MAX, 1 << 30), None);
         map.successors = vec![(GenerationId(0), GenerationId(1))];
-        let range = file.next_to_restripe(&map, Rule::Metadata, 1 << 20, 1 << 30).expect("a range");
+        let (range, _) = file.next_to_restripe(&map, Rule::Metadata, 1 << 20, 1 << 30).expect("a range");
         assert_eq!(range, 0..u64::MAX);
         let after = file.restriped(&map, Ino(5), Rule::Metadata, &range);
         for block in 0..64 {

@@ -396,9 +396,9 @@ impl<O: Outside> Core<O> {
                     servers.iter().map(|server| (*server, DataRequest::Remove { ino })).collect();
                 let answers = self.outside.data_each(Some(stance.standing), 0, &removals);
                 let map = self.outside.map();
-                // What a server holds that was given up is nobody's any more.
+                // What a server holds that was given up, or has left, is nobody's any more.
                 let is_left = |(server, answer): &(&ServerId, Result<DataReply, Errno>)| {
-                    answer.is_err() && !map.is_given_up(**server)
+                    answer.is_err() && map.server(**server).is_some() && !map.is_given_up(**server)
                 };
                 servers.iter().zip(answers).filter(is_left).map(|(server, _)| *server).collect()
             },

@@ -26,7 +26,8 @@ use crate::outside::{Outside, Standing};
 use crate::partition::LockedShard;
 use crate::shard::Shard;
 use crate::store::{Core, MetaStore, lock};
-use bivouac_layout::{FileLayout, Group, Ino, LayoutRange, Map, Piece, Rebuild, Rule, ServerId};
+use bivouac_layout::{FileLayout, Group, Ino, Map, Piece, Rebuild, Rule, ServerId};
+use bivouac_proto::control::HeldFile;
 use bivouac_proto::restripe::{Restripe, RestripeReply, RestripeRequest};
 use bivouac_proto::status::Failure;
 use bivouac_proto::{Errno, Refusal, Time};
@@ -128,7 +129,7 @@ impl<O: Outside> MetaStore<O> {
                 let (mut files, mut others) = (Vec::new(), 0);
                 for (ino, inode) in shard.inodes.unpacked() {
                     match inode.as_blocks() {
-                        Some(blocks) if wants(&blocks.layout, blocks.settled, &map, rule) => {
+                        Some(blocks) if wants((&blocks.layout, blocks.settled, inode.size), &map, rule) => {
                             files.push(ToMove { ino, size: inode.size });
                         }
                         Some(_) => {}
@@ -151,6 +152,37 @@ impl<O: Outside> MetaStore<O> {
         (found, unsure)
     }
 
+    /// The files of this server's shards that have to move by a rule and cannot, because a kernel holds them: each with the
+    /// sessions of the processes for which it does. So many at most.
+    pub fn held_files(&self, rule: Rule, limit: usize) -> Vec<HeldFile> {
+        let map = self.core.outside.map();
+        let mut found = Vec::new();
+        for shard in map.shards_of(self.core.outside.me()) {
+            // Of a shard that it does not answer for yet, or not any more, another server tells.
+            let _ = self.core.partitions.with(shard, |locked| {
+                let shard = &*locked.shard;
+                for (ino, live) in &shard.live {
+                    let sessions: BTreeSet<u64> =
+                        live.locks.iter().filter_map(|(owner, _)| owner.kernel_session()).collect();
+                    let inode = if sessions.is_empty() { None } else { shard.inodes.get(*ino) };
+                    let has_to_move = inode.is_some_and(|inode| {
+                        let blocks = inode.as_blocks();
+                        blocks.is_some_and(|b| wants((&b.layout, b.settled, inode.size), &map, rule))
+                    });
+                    if has_to_move {
+                        found.extend(sessions.into_iter().map(|session| HeldFile { ino: *ino, session }));
+                    }
+                }
+                Ok(())
+            });
+            if found.len() >= limit {
+                break;
+            }
+        }
+        found.truncate(limit);
+        found
+    }
+
     /// Makes the next step of a file.
     pub fn restripe(&self, ino: Ino, rebuild: &Rebuild) -> Result<Restriped, Failure> {
         self.core.restripe(ino, rebuild)
@@ -163,9 +195,11 @@ fn is_in_blocks(shard: &Shard, ino: Ino) -> bool {
 
 /// Whether something of a file has to go elsewhere, or what it grows by; that of one that nobody writes is seen to when somebody
 /// opens it ([`continue_elsewhere`]).
-fn wants(layout: &FileLayout, settled: bool, map: &Map, rule: Rule) -> bool {
-    let moves = |range: &LayoutRange| map.destination(range.generation, rule) != range.generation;
-    layout.ranges.iter().any(moves) || !settled && grows_elsewhere(layout, map)
+fn wants((layout, settled, size): (&FileLayout, bool, u64), map: &Map, rule: Rule) -> bool {
+    let is_sure = settled || !layout.has_lost(map, u64::MAX);
+    let by = if is_sure { rule } else { Rule::Metadata };
+    layout.next_to_restripe(map, by, size, u64::MAX).is_some()
+        || !settled && is_sure && grows_elsewhere(layout, map)
 }
 
 /// Whether what a file grows by would not go to the newest servers.
@@ -208,13 +242,14 @@ fn next_step(
     let last = layout.ranges.last()?;
     let block = u64::from(layout.block_size.max(1));
     let cut = length.saturating_add(AHEAD).div_ceil(block).saturating_mul(block);
-    let grows = !settled && grows_elsewhere(layout, map) && cut > last.start;
-    let next = layout.next_to_restripe(map, rebuild.rule, length, longest);
+    // How far a file reached that was being written is not known any more where the last blocks may be lost.
+    let is_sure = settled || !layout.has_lost(map, u64::MAX);
+    let by = if is_sure { rebuild.rule } else { Rule::Metadata };
+    let grows = !settled && is_sure && grows_elsewhere(layout, map) && cut > last.start;
+    let next = layout.next_to_restripe(map, by, length, longest);
     let (rule, range) = match next {
         // All of a short file goes at once.
-        Some(range) if !grows || range.end == u64::MAX && rebuild.rule == Rule::Direct => {
-            (rebuild.rule, range)
-        }
+        Some((range, rule)) if !grows || range.end == u64::MAX && rule == Rule::Direct => (rule, range),
         _ if grows => (Rule::Direct, cut..u64::MAX),
         _ => return None,
     };
@@ -281,7 +316,12 @@ impl<O: Outside> Core<O> {
             Ok(blocks.filter(|blocks| !blocks.settled).map(|blocks| blocks.layout.clone()))
         })?;
         let measured = match measured {
-            Some(layout) => Some(self.extent(ino, &layout)?.length),
+            Some(layout) => match self.extent(ino, &layout) {
+                Ok(extent) => Some(extent.length),
+                // Nobody knows how long it was. Those that have the range say how far it reaches there.
+                Err(Errno::IO) if layout.has_lost(&map, u64::MAX) => Some(0),
+                Err(errno) => return Err(errno.into()),
+            },
             None => None,
         };
         let begun = self.partitions.with(ino.shard(), |locked| {

@@ -16,6 +16,7 @@ use crate::resumption::Resumption;
 use crate::teller::Teller;
 use bivouac_layout::{Ino, NodeId, ServerId, ShardId, Template};
 use bivouac_proto::auth::Credentials;
+use bivouac_proto::control::FileLoss;
 use bivouac_proto::header::RequestId;
 use bivouac_proto::meta::{Change, MetaReply, MetaRequest};
 use bivouac_proto::peer::PeerRequest;
@@ -402,6 +403,17 @@ impl<O: Outside> MetaStore<O> {
     /// one of them. Looks at every file.
     pub fn alone_on(&self, server: ServerId) -> (u64, Option<Ino>) {
         self.core.alone_on(server)
+    }
+
+    /// What files of the shards that this server answers for lose if these servers leave as they are: at most
+    /// [`LOSSES_MAX`](bivouac_proto::control::LOSSES_MAX), behind `after`, in the order of their numbers. Looks at every file.
+    pub fn losses(&self, servers: &[ServerId], after: Ino) -> Result<Vec<FileLoss>, Failure> {
+        self.core.losses(servers, after)
+    }
+
+    /// How many files have a range that is on its way from server to server.
+    pub fn on_their_way(&self) -> u64 {
+        self.core.on_their_way()
     }
 
     /// Syncs the logs and closes the store. Nothing depends on it.

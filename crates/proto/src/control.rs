@@ -129,6 +129,69 @@ pub enum ControlRequest {
         /// Which.
         server: ServerId,
     },
+    /// Servers that were to leave were stopped, and leave with what they still hold. To the controller.
+    Abandon {
+        /// Which.
+        servers: Vec<ServerId>,
+    },
+    /// Which files of yours lose something if these servers leave as they are (`Losses`). To a server.
+    Losses {
+        /// Which.
+        servers: Vec<ServerId>,
+        /// Files behind this one, in the order of their numbers.
+        after: Ino,
+    },
+    /// Which files of yours have to move and cannot, because a kernel holds them (`Held`). To a server.
+    Held,
+    /// Which programs these are (`Programs`). To the agent of the sessions' node.
+    Programs {
+        /// Files with sessions, at most [`HELD_MAX`].
+        held: Vec<HeldFile>,
+    },
+    /// Let programs of your node begin to use the deployment, or not; those that copy it go on (`Users`). To an agent.
+    Admit {
+        /// Whether they may.
+        programs: bool,
+    },
+}
+
+/// Most entries in one answer to [`ControlRequest::Held`], and in [`ControlRequest::Programs`].
+pub const HELD_MAX: usize = 1000;
+
+/// A file that cannot move because a kernel holds it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, Debug)]
+pub struct HeldFile {
+    /// Which file.
+    pub ino: Ino,
+    /// The session of the process for which the kernel holds it.
+    pub session: u64,
+}
+
+/// A program that holds a file.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, Debug)]
+pub struct Holder {
+    /// Which file.
+    pub ino: Ino,
+    /// The process, on its node.
+    pub pid: u32,
+    /// Its name there.
+    pub command: String,
+}
+
+/// Most files in one answer to [`ControlRequest::Losses`].
+pub const LOSSES_MAX: usize = 1000;
+
+/// What a file loses if servers leave as they are.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Debug)]
+pub struct FileLoss {
+    /// Which file.
+    pub ino: Ino,
+    /// Its size, bytes.
+    pub size: u64,
+    /// So many bytes of it, holes among them, nobody else has.
+    pub lost: u64,
+    /// So many have fewer copies then.
+    pub fewer: u64,
 }
 
 /// A server may answer for what has copies until a moment of its own clock.
@@ -306,4 +369,17 @@ pub enum ControlReply {
         /// One of them.
         example: Option<Ino>,
     },
+    /// What files lose.
+    Losses {
+        /// Those that lose something, in the order of their numbers; if there are [`LOSSES_MAX`], there may be more.
+        files: Vec<FileLoss>,
+        /// So many files have a range that is on its way from server to server.
+        on_their_way: u64,
+    },
+    /// Files that kernels hold, [`HELD_MAX`] at most.
+    Held(Vec<HeldFile>),
+    /// The programs for which they do.
+    Programs(Vec<Holder>),
+    /// The programs of the node that use the deployment at this moment, apart from those that copy it: their processes and names.
+    Users(Vec<(u32, String)>),
 }

@@ -166,7 +166,15 @@ pub const KERNEL: u32 = 1 << 31;
 impl LockOwner {
     /// Whether it is a kernel, by one of its processes: see [`KERNEL`].
     pub fn is_kernel(&self) -> bool {
-        matches!(self, LockOwner::Process { pid: KERNEL.., .. })
+        self.kernel_session().is_some()
+    }
+
+    /// The session of the process for which a kernel holds a file, if it is one.
+    pub fn kernel_session(&self) -> Option<u64> {
+        match self {
+            LockOwner::Process { session, pid: KERNEL.. } => Some(*session),
+            _ => None,
+        }
     }
 }
 

@@ -177,4 +177,7 @@ pub struct DaemonArgs {
     /// Copy files for the preload or flush at the other end of standard input and output.
     #[arg(long, conflicts_with_all = ["serve", "cleanup"])]
     pub stage: bool,
+    /// Write down, or restore, layouts of files, as the order on standard input says.
+    #[arg(long, conflicts_with_all = ["serve", "cleanup", "stage"])]
+    pub layouts: bool,
 }

@@ -1,10 +1,11 @@
 //! Servers that come and leave, and where files are then.
 
 use super::LauncherChoice;
-use super::values::{parse_fewer, parse_heal_rate, parse_more, parse_name};
+use super::values::{parse_fewer, parse_heal_rate, parse_interval, parse_more, parse_name};
 use clap::{Args, ValueEnum};
 use std::num::NonZeroU16;
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// Arguments of `expand`.
 #[derive(Args, Debug)]
@@ -27,6 +28,9 @@ pub struct ExpandArgs {
     pub launcher: LauncherChoice,
     #[command(flatten)]
     pub restripe: Restripe,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub through: BackendArgs,
 }
 
 /// How files that are there already go to other servers.
@@ -36,6 +40,20 @@ pub enum RebuildRule {
     Metadata,
     /// All files are spread over all servers.
     Direct,
+    /// Everything is copied to the site's file system, and to a new deployment from there, while no program uses it.
+    Backend,
+}
+
+/// Options of a rebuild through the site's file system.
+#[derive(Args, Clone, Debug)]
+pub struct BackendArgs {
+    /// With --rebuild backend: a directory of the site's file system that all hosts share. A new one is made in it for the copy, and
+    /// removed when the deployment was found complete.
+    #[arg(long, value_name = "DIR")]
+    pub backend: Option<PathBuf>,
+    /// With --rebuild backend: wait until all programs that use the deployment have ended, instead of refusing.
+    #[arg(long = "wait-for-programs")]
+    pub wait: bool,
 }
 
 /// Options of a restriping.
@@ -60,11 +78,12 @@ impl From<&LeavingFiles> for Restripe {
 }
 
 impl Restripe {
-    /// What the map says of it.
-    pub fn rule(&self) -> bivouac_layout::Rule {
+    /// What the map says of it. `None`: nothing, because files move through the backend.
+    pub fn rule(&self) -> Option<bivouac_layout::Rule> {
         match self.rebuild {
-            RebuildRule::Metadata => bivouac_layout::Rule::Metadata,
-            RebuildRule::Direct => bivouac_layout::Rule::Direct,
+            RebuildRule::Metadata => Some(bivouac_layout::Rule::Metadata),
+            RebuildRule::Direct => Some(bivouac_layout::Rule::Direct),
+            RebuildRule::Backend => None,
         }
     }
 }
@@ -88,8 +107,25 @@ pub struct ShrinkArgs {
     /// Servers that are about to leave stay.
     #[arg(long, conflicts_with_all = ["hosts", "servers", "server"])]
     pub cancel: bool,
+    /// Leave after this time (90s, 10m, 2h) also with what has not moved by then: it is lost where nobody else has a copy. The
+    /// command has to live until then; if it is ended before, the servers go on leaving as without a deadline, and nothing is
+    /// lost.
+    #[arg(long, value_name = "TIME", value_parser = parse_interval, conflicts_with_all = ["cancel", "background"])]
+    pub deadline: Option<Duration>,
+    /// Leave now with all blocks that are on the servers: they are lost where nobody else has a copy. Only metadata moves.
+    #[arg(long, conflicts_with_all = ["cancel", "background", "deadline"])]
+    pub force: bool,
+    /// Only say what would be lost if the servers left now.
+    #[arg(long, conflicts_with_all = ["cancel", "background"])]
+    pub dry_run: bool,
+    /// For programs: what was lost as stable, documented JSON.
+    #[arg(long, conflicts_with_all = ["cancel", "background"])]
+    pub json: bool,
     #[command(flatten)]
     pub leaving: LeavingFiles,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub through: BackendArgs,
 }
 
 /// How files leave servers.

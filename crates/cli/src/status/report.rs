@@ -1,5 +1,6 @@
 //! What `bivouac status --json` says. Fields are added; none changes its meaning or goes without a new version.
 
+use crate::holding::Holding;
 use bivouac_layout::{Rebuild, Rule};
 use bivouac_proto::control::Stats;
 use bivouac_proto::restripe::Progress;
@@ -50,7 +51,7 @@ pub(super) struct Deployment {
 }
 
 /// How far a rebuild is, by the servers that answer.
-#[derive(Serialize, Clone, Copy, Debug)]
+#[derive(Serialize, Clone, Debug)]
 pub(super) struct Rebuilding {
     pub(super) rule: Rule,
     /// Bytes per second that each server takes in at most; 0: as many as it can.
@@ -64,6 +65,8 @@ pub(super) struct Rebuilding {
     pub(super) bytes_left: u64,
     /// Files that wait until programs end that have mapped them, or have them open in a mount that passes them through.
     pub(super) held: u64,
+    /// The programs for which they wait.
+    pub(super) held_by: Vec<Holding>,
     /// Files that could not be moved: they are tried again.
     pub(super) failed: u64,
     /// A server has no room for what it is to get.
@@ -71,7 +74,7 @@ pub(super) struct Rebuilding {
 }
 
 impl Rebuilding {
-    pub(super) fn new(rebuild: &Rebuild, sum: &Progress) -> Rebuilding {
+    pub(super) fn new(rebuild: &Rebuild, sum: &Progress, held_by: Vec<Holding>) -> Rebuilding {
         Rebuilding {
             rule: rebuild.rule,
             max_rate: rebuild.rate,
@@ -80,6 +83,7 @@ impl Rebuilding {
             bytes_done: sum.bytes_done,
             bytes_left: sum.bytes_left,
             held: sum.held,
+            held_by,
             failed: sum.failed,
             no_room: sum.no_room,
         }

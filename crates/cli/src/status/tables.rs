@@ -96,6 +96,9 @@ fn moves(d: &Deployment) -> String {
             text.push_str("; a server has no room for what it is to get: remove files, or add servers (`bivouac expand`)");
         }
         text.push('\n');
+        for line in crate::holding::lines(&rebuild.held_by) {
+            text.push_str(&format!("  {line}\n"));
+        }
     }
     text
 }

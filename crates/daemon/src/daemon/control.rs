@@ -8,7 +8,7 @@ use crate::rebuilding::Rebuilder;
 use crate::verify::With;
 use bivouac_layout::Epoch;
 use bivouac_node::release::monotonic;
-use bivouac_proto::control::{ControlReply, ControlRequest, Stats};
+use bivouac_proto::control::{ControlReply, ControlRequest, HELD_MAX, Stats};
 use bivouac_proto::status::Failure;
 use bivouac_proto::verify::VerifyRequest;
 use bivouac_proto::{Errno, Refusal, Reply};
@@ -85,6 +85,25 @@ impl Daemon {
                 let (files, example) = store.alone_on(*server);
                 Some(ControlReply::Alone { files, example })
             }
+            ControlRequest::Losses { servers, after } => {
+                let store = self.meta.get().ok_or(Refusal::OldServer)?;
+                let on_their_way = store.on_their_way();
+                Some(ControlReply::Losses { files: store.losses(servers, *after)?, on_their_way })
+            }
+            ControlRequest::Admit { programs } => {
+                let agent = self.agent.as_ref().ok_or(Errno::OPNOTSUPP)?;
+                Some(ControlReply::Users(agent.admit(*programs)))
+            }
+            ControlRequest::Held => {
+                let store = self.meta.get().ok_or(Refusal::OldServer)?;
+                let rule = self.links.map().rebuild.map(|rebuild| rebuild.rule);
+                Some(ControlReply::Held(rule.map_or(Vec::new(), |rule| store.held_files(rule, HELD_MAX))))
+            }
+            ControlRequest::Programs { held } if held.len() <= HELD_MAX => {
+                let agent = self.agent.as_ref().ok_or(Errno::OPNOTSUPP)?;
+                Some(ControlReply::Programs(agent.holders(held)))
+            }
+            ControlRequest::Programs { .. } => return Err(Errno::INVAL.into()),
             ControlRequest::Wards => Some(ControlReply::Wards(self.wards.all())),
             ControlRequest::Stats => Some(ControlReply::Stats(Box::new(self.stats()))),
             ControlRequest::Lifeline | ControlRequest::Release => None,

@@ -106,6 +106,7 @@ fn cluster_begun(name: &str, servers: u16, begin: impl FnOnce(Founding, &mut Con
                 mount: "/bivouac".into(),
                 block_size: BLOCK,
                 ephemeral: false,
+                closed: false,
                 restarts: 0,
                 deployment_dir: storage.path().into(),
                 log_file: storage.path().join("log"),

@@ -4,7 +4,9 @@
 use crate::agent::{AgentReply, AgentRequest};
 use crate::attr::{Attr, DirEntry, FileKind, Store};
 use crate::auth::{Credentials, Hello, Role};
-use crate::control::{ControlReply, ControlRequest, Grant, Member, ServerHealth, Stats, Ward};
+use crate::control::{
+    ControlReply, ControlRequest, FileLoss, Grant, HeldFile, Holder, Member, ServerHealth, Stats, Ward,
+};
 use crate::copies::{self, Copied, CopyReply, CopyRequest, Mark, Sender, Sent, Stripe};
 use crate::data::{Access, DataReply, DataRequest, Fallocate, Share};
 use crate::lazy::{FetchRequest, LazyFile, Source, Unfetchable};
@@ -209,6 +211,11 @@ pub(super) fn requests() -> Vec<Request<'static>> {
             accept_loss: true,
         })),
         ControlRequest::Alone { server: ServerId(u16::MAX) },
+        ControlRequest::Held,
+        ControlRequest::Admit { programs: false },
+        ControlRequest::Programs { held: vec![HeldFile { ino: INO, session: u64::MAX }] },
+        ControlRequest::Abandon { servers: vec![ServerId(u16::MAX)] },
+        ControlRequest::Losses { servers: vec![ServerId(u16::MAX)], after: INO },
         ControlRequest::Add(Box::new(Growth { nodes: map().nodes, servers: map().servers })),
         ControlRequest::Depart { servers: vec![ServerId(u16::MAX)] },
         ControlRequest::Stay { servers: vec![ServerId(u16::MAX)] },
@@ -597,6 +604,13 @@ pub(super) fn replies() -> Vec<Reply> {
             given_up: true,
         }]),
         ControlReply::Alone { files: u64::MAX, example: Some(INO) },
+        ControlReply::Users(vec![(u32::MAX, "a.out".into())]),
+        ControlReply::Held(vec![HeldFile { ino: INO, session: u64::MAX }]),
+        ControlReply::Programs(vec![Holder { ino: INO, pid: u32::MAX, command: "a.out".into() }]),
+        ControlReply::Losses {
+            files: vec![FileLoss { ino: INO, size: u64::MAX, lost: 1, fewer: u64::MAX }],
+            on_their_way: u64::MAX,
+        },
     ];
     let mark = Mark { group: GROUP, ino: INO, offset: 1, len: u64::MAX };
     let written = Some(crate::data::LastWrite { age: u64::MAX, at: i64::MIN });

@@ -1,0 +1,122 @@
+//! Which programs of the node a kernel holds files for.
+//!
+//! A server knows the session for which a kernel holds a file; the agent knows the process. That may be one
+//! that serves a mount: then the programs meant are those that have the file open or mapped there. They are
+//! looked for in `/proc`, only when somebody asks, and without a call that could wait for the mount.
+
+use super::Agent;
+use bivouac_layout::Ino;
+use bivouac_proto::control::{HELD_MAX, HeldFile, Holder};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::Ordering;
+
+/// The name of a process that serves a mount.
+const MOUNT: &str = "bivouac";
+
+impl Agent {
+    /// Lets programs attach from now on, or not. Those that use the deployment at this moment, apart from
+    /// those that copy it.
+    pub(crate) fn admit(&self, programs: bool) -> Vec<(u32, String)> {
+        let sessions = self.shared.sessions();
+        self.shared.closed.store(!programs, Ordering::Release);
+        let alive = sessions.processes.values().filter(|process| !super::is_dead(&process.pidfd));
+        let pids: BTreeSet<u32> = alive.map(|process| process.pid).filter(|pid| !copies(*pid)).collect();
+        drop(sessions);
+        pids.into_iter().map(|pid| (pid, command_of(pid))).collect()
+    }
+
+    /// The programs that hold files by sessions of this node.
+    pub(crate) fn holders(&self, held: &[HeldFile]) -> Vec<Holder> {
+        let mut found = BTreeSet::new();
+        let mut mounted: BTreeMap<Ino, u32> = BTreeMap::new();
+        {
+            let sessions = self.shared.sessions();
+            for HeldFile { ino, session } in held {
+                let Some(process) = sessions.processes.get(session) else { continue };
+                let (pid, command) = (process.pid, command_of(process.pid));
+                match command == MOUNT {
+                    true => drop(mounted.insert(*ino, pid)),
+                    false => drop(found.insert(Holder { ino: *ino, pid, command })),
+                }
+            }
+        }
+        if !mounted.is_empty() {
+            let users = users_of(&mounted.keys().copied().collect());
+            for (ino, mount) in mounted {
+                let of_file: Vec<u32> = users
+                    .iter()
+                    .filter(|(of, pid)| *of == ino && *pid != mount)
+                    .map(|(_, pid)| *pid)
+                    .collect();
+                // Those of another user cannot be seen, perhaps.
+                let pids = if of_file.is_empty() { vec![mount] } else { of_file };
+                found.extend(pids.into_iter().map(|pid| Holder { ino, pid, command: command_of(pid) }));
+            }
+        }
+        found.into_iter().take(HELD_MAX).collect()
+    }
+}
+
+/// Whether a process is one of this program's own that copy a deployment: they go on where programs are kept
+/// out.
+pub(super) fn copies(pid: u32) -> bool {
+    let executable = |pid: &str| std::fs::read_link(format!("/proc/{pid}/exe")).ok();
+    let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let words = || line.split(|byte| *byte == 0);
+    let copies =
+        words().nth(1) == Some(b"daemon") && words().any(|word| word == b"--stage" || word == b"--layouts");
+    copies && executable("self").is_some() && executable("self") == executable(&pid.to_string())
+}
+
+/// The name of a process, if it lives.
+fn command_of(pid: u32) -> String {
+    std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default().trim_end().to_owned()
+}
+
+/// The processes that have one of these files open or mapped in a mount.
+fn users_of(files: &BTreeSet<Ino>) -> BTreeSet<(Ino, u32)> {
+    let mut users = BTreeSet::new();
+    for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else {
+            continue;
+        };
+        let infos = std::fs::read_dir(format!("/proc/{pid}/fdinfo")).into_iter().flatten().flatten();
+        let open = infos.filter_map(|info| inode_in(&std::fs::read_to_string(info.path()).ok()?));
+        let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
+        let mapped = maps.lines().filter_map(mapped_inode);
+        users.extend(open.chain(mapped).filter(|ino| files.contains(ino)).map(|ino| (ino, pid)));
+    }
+    users
+}
+
+/// The inode that a description in `/proc/PID/fdinfo` is of.
+fn inode_in(info: &str) -> Option<Ino> {
+    info.lines().find_map(|line| line.strip_prefix("ino:")?.trim().parse().ok()).map(Ino)
+}
+
+/// The inode that a line of `/proc/PID/maps` is of, if it is on a file system without a device, as mounts
+/// are.
+fn mapped_inode(line: &str) -> Option<Ino> {
+    let mut words = line.split_ascii_whitespace().skip(3);
+    let (device, inode) = (words.next()?, words.next()?.parse().ok()?);
+    (device.starts_with("00:") && inode != 0).then_some(Ino(inode))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn descriptions_and_mappings_name_their_inodes() {
+        assert_eq!(
+            inode_in("pos:\t0\nflags:\t02\nmnt_id:\t29\nino:\t4503599627370497\n"),
+            Some(Ino(1 << 52 | 1))
+        );
+        assert_eq!(inode_in("pos:\t0\n"), None);
+        let line = "7f00-7f01 rw-s 00001000 00:3a 4503599627370497      /bivouac/a b";
+        assert_eq!(mapped_inode(line), Some(Ino(1 << 52 | 1)));
+        assert_eq!(mapped_inode("7f00-7f01 rw-p 00000000 fe:00 12 /bin/sh"), None);
+        assert_eq!(mapped_inode("7f00-7f01 rw-p 00000000 00:00 0"), None);
+        assert!(!command_of(std::process::id()).is_empty());
+    }
+}
