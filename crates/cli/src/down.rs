@@ -1,6 +1,6 @@
 //! Taking a deployment down: ask, wait, make sure, remove.
 //!
-//! Daemons that live are asked, through the controller or, when there is none, one by one; they remove what
+//! The process of a [policy](crate::policy) is ended first, so that it starts nothing any more. Daemons that live are asked, through the controller or, when there is none, one by one; they remove what
 //! they made. Then every host is [cleaned](crate::daemon::cleanup): daemons that have not ended by then are
 //! killed (by number and start time), and what is left is removed. A deployment whose daemons are all gone is
 //! taken down the same way. The deployment's directory goes last, so that `down` can be repeated when a host
@@ -39,6 +39,8 @@ pub fn down(home: &Home, name: &str, keep: bool, force: bool) -> Result<(), Erro
         }
         Err(other) => return Err(other),
     };
+    // It may have the lock.
+    directory.end_policy_process();
     let lock = directory.lock()?;
     match take_down(&directory, &record, keep, &lock) {
         Err(error) if force => {
@@ -53,6 +55,7 @@ pub fn down(home: &Home, name: &str, keep: bool, force: bool) -> Result<(), Erro
 pub fn take_down(directory: &Directory, record: &Record, keep: bool, _lock: &Lock) -> Result<(), Error> {
     // A signal that interrupted `up` must not prevent the hosts from being cleaned.
     signals::heeded();
+    directory.end_policy_process();
     let keep = keep && record.daemons.iter().any(|d| !d.storage.is_empty());
     let asked = directory.key().is_ok_and(|key| ask(record, &key, keep));
     let leave = if keep { Leave::Storage } else { Leave::Nothing };
@@ -180,6 +183,7 @@ pub fn after_lifeline(config: &DaemonConfig) -> bool {
     if own.is_none_or(|daemon| daemon.launcher == LauncherKind::Ssh) {
         return false;
     }
+    directory.end_policy_process();
     // A command, or another daemon, that holds the lock is about to do it.
     let Ok(lock) = directory.lock() else { return true };
     if let Err(error) = take_down(&directory, &record, false, &lock) {

@@ -7,7 +7,7 @@
 
 use crate::args::{Restripe, ShrinkArgs};
 use crate::error::Error;
-use crate::home::{DaemonRecord, Home, Record};
+use crate::home::{DaemonRecord, Directory, Home, Lock, Record};
 use crate::joining::clean;
 use crate::launch::Leave;
 use crate::text::{plural, size};
@@ -28,31 +28,20 @@ const STOPPING: Duration = Duration::from_secs(30);
 /// Has servers leave, or stay after all.
 pub fn shrink(home: &Home, args: &ShrinkArgs) -> Result<(), Error> {
     let directory = home.deployment(&args.name);
-    let _lock = directory.lock()?;
+    let lock = directory.lock()?;
     let (mut record, key) = (directory.load()?, directory.key()?);
     record.check_runs()?;
-    let map = look(&record, &key)?;
-    if replace::reconcile(&mut record, &map) {
-        directory.save(&record)?;
-    }
     if args.cancel {
-        return cancel(&record, &key, &map);
+        return cancel(&record, &key, &look(&record, &key)?);
     }
-    let leaving = chosen(&record, &map, args)?;
-    check(&record, &key, &map, &leaving)?;
-    let new: Vec<ServerId> = leaving.iter().copied().filter(|server| !map.is_departing(*server)).collect();
-    if !new.is_empty() {
-        ask(&record, &key, &ControlRequest::Depart { servers: new })?;
-    }
+    let leaving = begin(&directory, &mut record, &key, args, &lock)?;
     let restripe = Restripe::from(&args.leaving);
-    rebuild::begin(&record, &key, restripe.rule(), restripe.max_rate)?;
     rebuild::follow(&record, &key, &restripe)?;
     if restripe.background {
         return Ok(());
     }
     let map = wait_until_gone(&record, &key, &leaving)?;
-    forget(&mut record, &map);
-    directory.save(&record)?;
+    forget(&directory, &mut record, &map, &lock)?;
     println!(
         "{} left: {} has {} now",
         plural(leaving.len(), "server"),
@@ -60,6 +49,29 @@ pub fn shrink(home: &Home, args: &ShrinkArgs) -> Result<(), Error> {
         plural(map.servers.len(), "server")
     );
     Ok(())
+}
+
+/// Has servers leave; they go on with that by themselves. Which they are.
+pub fn begin(
+    directory: &Directory,
+    record: &mut Record,
+    key: &Key,
+    args: &ShrinkArgs,
+    _lock: &Lock,
+) -> Result<Vec<ServerId>, Error> {
+    let map = look(record, key)?;
+    if replace::reconcile(record, &map) {
+        directory.save(record)?;
+    }
+    let leaving = chosen(record, &map, args)?;
+    check(record, key, &map, &leaving)?;
+    let new: Vec<ServerId> = leaving.iter().copied().filter(|server| !map.is_departing(*server)).collect();
+    if !new.is_empty() {
+        ask(record, key, &ControlRequest::Depart { servers: new })?;
+    }
+    let restripe = Restripe::from(&args.leaving);
+    rebuild::begin(record, key, restripe.rule(), restripe.max_rate)?;
+    Ok(leaving)
 }
 
 fn look(record: &Record, key: &Key) -> Result<Map, Error> {
@@ -194,7 +206,7 @@ fn wait_until_gone(record: &Record, key: &Key, leaving: &[ServerId]) -> Result<M
 }
 
 /// Forgets servers that have left: they have been told to stop, and what is left of them is removed.
-fn forget(record: &mut Record, map: &Map) {
+pub fn forget(directory: &Directory, record: &mut Record, map: &Map, _lock: &Lock) -> Result<(), Error> {
     let has_left = |daemon: &DaemonRecord| {
         daemon.server.is_some_and(|id| map.server(id).is_none() && !map.arriving.contains(&id))
     };
@@ -207,4 +219,5 @@ fn forget(record: &mut Record, map: &Map) {
             record.former.push(daemon);
         }
     }
+    directory.save(record)
 }
