@@ -12,17 +12,20 @@ use crate::{rebuild, shrink};
 use bivouac_layout::{Map, Rule, ServerId};
 use std::time::{Duration, Instant};
 
+/// Servers that are to be added.
+pub(super) struct Growth {
+    /// How many.
+    pub count: usize,
+    /// The hosts that could get one, in their order.
+    pub hosts: Vec<String>,
+    /// Why.
+    pub why: String,
+}
+
 /// What was decided.
 pub(super) enum Deed {
     /// Servers are added.
-    Grow {
-        /// How many.
-        count: usize,
-        /// The hosts that could get one, in their order.
-        hosts: Vec<String>,
-        /// Why.
-        why: String,
-    },
+    Grow(Growth),
     /// This server leaves.
     Shrink(ServerId),
 }
@@ -32,13 +35,13 @@ impl Runner {
     pub(super) fn grow(
         &mut self,
         record: &mut Record,
-        (count, hosts): (usize, Vec<String>),
-        why: &str,
+        map: &Map,
+        Growth { count, hosts, why }: Growth,
         saw: &str,
         lock: &Lock,
     ) -> Result<(), Error> {
         self.journal("grow", &format!("{why}: adds {}", plural(count, "server")), saw);
-        self.remember(Some(Begun::Growing))?;
+        self.remember(Some(Begun::Growing(map.numbers)))?;
         let mut came: Vec<String> = Vec::new();
         for host in hosts {
             if came.len() == count {
@@ -53,7 +56,14 @@ impl Runner {
                 launcher: self.settings.launcher,
                 restripe: Restripe { rebuild: RebuildRule::Metadata, max_rate: 0, background: true },
             };
-            match expand::add_servers(&self.directory, record, &self.key, &args, lock) {
+            let added = match is_away(map, &host) {
+                true => Err(Error::refused(
+                    "its agent does not answer",
+                    format!("see `bivouac status {}`", record.name),
+                )),
+                false => expand::add_servers(&self.directory, record, &self.key, &args, lock),
+            };
+            match added {
                 Ok(added) => {
                     self.failed.forget(&host);
                     came.extend(added.iter().map(|server| format!("server {server} on {host}")));
@@ -81,7 +91,7 @@ impl Runner {
         let took = self.acted.elapsed().as_secs_f64();
         self.journal(
             "done",
-            &format!("added {} in {took:.1} s; files are spread over it now", came.join(", ")),
+            &format!("added {} in {took:.1} s; now files are spread over all servers", came.join(", ")),
             "",
         );
         self.spread(record)
@@ -141,7 +151,7 @@ impl Runner {
         match self.memory.begun {
             None => return Ok(false),
             // A process was killed while it added servers.
-            Some(Begun::Growing) if !map.arriving.is_empty() => {
+            Some(Begun::Growing(_)) if !map.arriving.is_empty() => {
                 let since = *self.arriving_since.get_or_insert_with(Instant::now);
                 if since.elapsed() < ARRIVAL {
                     return Ok(false);
@@ -149,7 +159,11 @@ impl Runner {
                 let lock = self.directory.lock()?;
                 expand::take_back_unarrived(&self.directory, &mut record, &self.key, map, &lock)?;
             }
-            Some(Begun::Growing) => self.spread(&record)?,
+            Some(Begun::Growing(first)) if map.servers.iter().all(|server| server.id.0 < first) => {
+                self.journal("failed", "no server was added", "");
+                self.remember(None)?;
+            }
+            Some(Begun::Growing(_)) => self.spread(&record)?,
             Some(Begun::Spreading) if map.rebuild.is_some() => return Ok(false),
             Some(Begun::Spreading) => {
                 let text = format!(
@@ -181,6 +195,12 @@ impl Runner {
         }
         Ok(true)
     }
+}
+
+/// Whether a host is one of the deployment, and nobody reaches it.
+fn is_away(map: &Map, host: &str) -> bool {
+    let node = map.nodes.iter().find(|node| node.host.eq_ignore_ascii_case(host));
+    node.is_some_and(|node| map.is_away(node.id))
 }
 
 fn host_of(record: &Record, server: ServerId) -> String {

@@ -38,8 +38,8 @@ const GRACE: Duration = Duration::from_secs(30);
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Debug)]
 #[serde(rename_all = "lowercase")]
 pub enum Begun {
-    /// Servers are added; then files are to be spread over them.
-    Growing,
+    /// Servers are added, with this number and later ones; then files are to be spread over them.
+    Growing(u16),
     /// Files are spread over servers that were added.
     Spreading,
     /// A server leaves.

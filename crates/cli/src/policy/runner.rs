@@ -7,7 +7,7 @@
 //! It ends when it is told to (SIGTERM), and when the deployment is not there any more. Servers, or a controller, that do not
 //! answer only make it wait.
 
-use super::act::Deed;
+use super::act::{Deed, Growth};
 use super::decide::{Action, Cause, Obstacle, Sample, UnderWay, decide};
 use super::files::{Begun, Memory};
 use super::journal;
@@ -163,7 +163,7 @@ impl Runner {
             Action::Blocked(cause, obstacle) => self.blocked(cause, &obstacle, &sample, &saw),
             Action::Grow { count, cause } => {
                 let why = self.why(cause, &sample);
-                self.act(record, &saw, Deed::Grow { count, hosts: spares, why })?;
+                self.act(record, &saw, Deed::Grow(Growth { count, hosts: spares, why }))?;
             }
             Action::Shrink(server) => self.act(record, &saw, Deed::Shrink(server))?,
         }
@@ -182,14 +182,14 @@ impl Runner {
             Err(error) => return Err(error),
         };
         record = self.directory.load().unwrap_or(record);
-        let now = status::overview(&record, &self.key).ok().map(|overview| sample::under_way(&overview.map));
-        if now != Some(None) {
+        let map = status::overview(&record, &self.key).map(|overview| overview.map);
+        let Some(map) = map.ok().filter(|map| sample::under_way(map).is_none()) else {
             self.memory.state.failed(self.now());
             return Ok(());
-        }
+        };
         (self.waits_for, self.acted) = (None, Instant::now());
         match deed {
-            Deed::Grow { count, hosts, why } => self.grow(&mut record, (count, hosts), &why, saw, &lock),
+            Deed::Grow(growth) => self.grow(&mut record, &map, growth, saw, &lock),
             Deed::Shrink(server) => self.shrink(&mut record, server, saw, &lock),
         }
     }

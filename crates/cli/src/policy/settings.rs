@@ -59,7 +59,7 @@ impl Settings {
                 ));
             }
         };
-        let servers = map.servers.len() as u16;
+        let servers = taking_part(map);
         let is_free = |host: &&String| !has_server(map, host);
         let free = spares.iter().filter(is_free).count() as u16;
         let usual = earlier.unwrap_or_else(|| Settings::usual(servers, servers.saturating_add(free)));
@@ -117,7 +117,7 @@ impl Settings {
     /// Refuses what contradicts itself, or the deployment.
     fn check(&self, record: &Record, map: &Map) -> Result<(), Error> {
         let Limits { grow_above, shrink_below, busy_above, min, max, .. } = self.limits;
-        let servers = map.servers.len();
+        let servers = taking_part(map);
         if let Some(below) = shrink_below {
             let named = [("--grow-above", Some(grow_above)), ("--busy-above", busy_above)];
             for (name, above) in named.into_iter().filter_map(|(name, above)| Some((name, above?))) {
@@ -143,7 +143,7 @@ impl Settings {
                 "give --min at least as many servers as there are copies",
             ));
         }
-        if servers < usize::from(min) || servers > usize::from(max) {
+        if servers < min || servers > max {
             return Err(Error::refused(
                 format!("{:?} has {servers} servers, which is not between {min} and {max}", record.name),
                 format!(
@@ -162,6 +162,11 @@ impl Settings {
         }
         Ok(())
     }
+}
+
+/// How many servers there are without those that were given up.
+fn taking_part(map: &Map) -> u16 {
+    map.servers.iter().filter(|server| !map.is_given_up(server.id)).count() as u16
 }
 
 /// Whether a host has a server of the deployment.
