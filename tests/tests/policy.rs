@@ -182,7 +182,8 @@ fn while_a_server_is_down_nothing_is_done_and_what_a_killed_process_began_is_com
     }
     let first = scene.pid();
     Site::kill(first, Signal::KILL);
-    site.bivouac(["policy", name, "on"]).ok();
+    // Until it is dead it has the deployment's lock.
+    eventually("another one runs", || site.bivouac(["policy", name, "on"]).code == 0);
     eventually("it has grown", || scene.has(3));
     assert_eq!(scene.servers()[2].1, third);
     assert_eq!(site.sh(name, SUM).ok(), sums);
@@ -204,6 +205,8 @@ fn it_stops_with_the_deployment_and_comes_back_with_it_and_a_busy_server_counts(
     site.bivouac(["down", "--keep", name]).ok();
     assert!(!Site::is_alive(first), "it has ended with the deployment");
     assert!(site.status(name)["policy"].is_null());
+    let said = site.bivouac(["policy", name]).ok();
+    assert!(said.contains(&format!("begins again with the deployment: `bivouac up {name}`")), "{said}");
     site.bivouac(["up", name]).ok();
     let second = scene.pid();
     assert!(second != first && Site::is_alive(second));
@@ -224,6 +227,26 @@ fn it_stops_with_the_deployment_and_comes_back_with_it_and_a_busy_server_counts(
     site.bivouac(["up", name]).ok();
     assert!(scene.policy()["pid"].is_null() && site.status(name)["policy"].is_null(), "it is off");
     scene.ends(second);
+}
+
+#[test]
+fn with_a_run_that_is_killed_it_ends_too() {
+    if skipped_without_root("making network namespaces") {
+        return;
+    }
+    let net = Network::of(3);
+    let site = Site::in_memory("policy-run");
+    let name = site.name("run");
+    let hosts = net.names[..2].join(",");
+    let run = ["run", "--name", &name, "--hosts", &hosts, "--launcher", "netns", "--", "sleep", "1000"];
+    let mut child = site.command(run).spawn().expect("starts");
+    let on = || site.bivouac(["policy", &name, "on", "--spares", &net.names[2]]).code == 0;
+    eventually("the deployment runs", on);
+    let policy = site.status(&name)["policy"]["pid"].as_i64().expect("it runs") as i32;
+    Site::kill(child.id() as i32, Signal::KILL);
+    child.wait().expect("ends");
+    eventually("nothing is left", || !site.home().join(&name).exists());
+    assert!(!Site::is_alive(policy), "the policy's process is left");
 }
 
 #[test]

@@ -25,7 +25,7 @@ use crate::error::Error;
 use crate::home::{Directory, Home};
 use crate::launch::own_command;
 use crate::mount::{Detached, detached};
-use crate::{signals, status};
+use crate::{rebuild, signals};
 pub use runner::run;
 use serde::Serialize;
 use settings::Settings;
@@ -46,11 +46,7 @@ pub fn policy(home: &Home, args: &PolicyArgs) -> Result<(), Error> {
 fn switch_on(directory: &Directory, args: &PolicyOnArgs) -> Result<(), Error> {
     let (record, key) = (directory.load()?, directory.key()?);
     record.check_runs()?;
-    let map =
-        status::overview(&record, &key).map(|overview| overview.map).map_err(|error| Error::Unanswered {
-            cause: format!("the controller of {:?} does not answer: {error}", record.name),
-            remedy: format!("see `bivouac status {}`; repeat the command then", record.name),
-        })?;
+    let map = rebuild::look(&record, &key)?;
     let settings = Settings::new(directory.policy()?, args, &record, &map)?;
     let _lock = directory.lock()?;
     // The next one goes by the new settings.
@@ -122,7 +118,7 @@ impl Shown {
                 "the policy keeps {} to {} servers (process {pid}); `bivouac policy {name}` shows what it did",
                 self.min, self.max
             ),
-            None => show::stopped(name),
+            None => show::dead(name),
         }
     }
 }

@@ -167,7 +167,7 @@ impl Runner {
             Some(Begun::Spreading) if map.rebuild.is_some() => return Ok(false),
             Some(Begun::Spreading) => {
                 let text = format!(
-                    "files are spread over {} since {took:.1} s",
+                    "after {took:.1} s, files are spread over {}",
                     plural(map.servers.len(), "server")
                 );
                 self.journal("done", &text, &self.saw(sample));

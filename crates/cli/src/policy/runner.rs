@@ -17,8 +17,7 @@ use super::spares::Failed;
 use crate::error::Error;
 use crate::home::{Directory, Home, Record, State};
 use crate::mount::let_go;
-use crate::signals;
-use crate::status;
+use crate::{rebuild, signals};
 use bivouac_proto::auth::Key;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
@@ -140,14 +139,11 @@ impl Runner {
         if record.state != State::Running {
             return Ok(Going::On);
         }
-        let overview = status::overview(&record, &self.key).map_err(|error| Error::Unanswered {
-            cause: format!("the controller does not answer: {error}"),
-            remedy: format!("see `bivouac status {}`", record.name),
-        })?;
-        let spares = self.failed.usable(&self.settings.spares, &overview.map, self.now());
+        let map = rebuild::look(&record, &self.key)?;
+        let spares = self.failed.usable(&self.settings.spares, &map, self.now());
         let when = (self.now(), spares.len());
-        let sample = sample::look(&record, &self.key, &overview, &self.settings, &mut self.meter, when);
-        if self.finish(record.clone(), &overview.map, &sample)? {
+        let sample = sample::look(&record, &self.key, &map, &self.settings, &mut self.meter, when);
+        if self.finish(record.clone(), &map, &sample)? {
             // What was seen is out of date.
             return Ok(Going::On);
         }
@@ -182,8 +178,8 @@ impl Runner {
             Err(error) => return Err(error),
         };
         record = self.directory.load().unwrap_or(record);
-        let map = status::overview(&record, &self.key).map(|overview| overview.map);
-        let Some(map) = map.ok().filter(|map| sample::under_way(map).is_none()) else {
+        let map = rebuild::look(&record, &self.key).ok();
+        let Some(map) = map.filter(|map| sample::under_way(map).is_none()) else {
             self.memory.state.failed(self.now());
             return Ok(());
         };

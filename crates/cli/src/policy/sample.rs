@@ -7,7 +7,7 @@
 use super::decide::{Load, Pool, Sample, UnderWay};
 use super::settings::Settings;
 use crate::home::Record;
-use crate::status::{self, Overview};
+use crate::status;
 use crate::text::{plural, size};
 use bivouac_layout::{Map, NodeId, Server, ServerId, ServerState};
 use bivouac_proto::auth::Key;
@@ -49,12 +49,11 @@ impl Meter {
 pub fn look(
     record: &Record,
     key: &Key,
-    overview: &Overview,
+    map: &Map,
     settings: &Settings,
     meter: &mut Meter,
     (at, spares): (Duration, usize),
 ) -> Sample {
-    let map = &overview.map;
     let takes_part = |server: &&Server| !map.is_given_up(server.id);
     let servers: Vec<&Server> = map.servers.iter().filter(takes_part).collect();
     let answers: Vec<(Instant, Option<Stats>)> = std::thread::scope(|scope| {

@@ -3,7 +3,7 @@
 use super::journal::{self, Entry};
 use super::settings::Settings;
 use crate::error::Error;
-use crate::home::Directory;
+use crate::home::{Directory, State};
 use crate::text::{plural, size};
 use serde::Serialize;
 
@@ -87,12 +87,16 @@ pub(super) fn json(directory: &Directory) -> Result<(), Error> {
 /// Prints it for people.
 pub(super) fn text(directory: &Directory) -> Result<(), Error> {
     let name = &directory.name;
+    let is_stopped = directory.load()?.state == State::Stopped;
     let current = directory.policy()?.filter(|settings| settings.on);
     let process = directory.policy_process();
     match (&current, process) {
         (None, _) => println!("{name}: the policy is off"),
         (Some(_), Some(process)) => println!("{name}: the policy is on (process {})", process.pid),
-        (Some(_), None) => println!("{name}: {}", stopped(name)),
+        (Some(_), None) if is_stopped => {
+            println!("{name}: the policy is on, and begins again with the deployment: `bivouac up {name}`");
+        }
+        (Some(_), None) => println!("{name}: {}", dead(name)),
     }
     if let Some(current) = &current {
         println!("{}", settings(current));
@@ -104,7 +108,7 @@ pub(super) fn text(directory: &Directory) -> Result<(), Error> {
 }
 
 /// What is said where the process is missing.
-pub(super) fn stopped(name: &str) -> String {
+pub(super) fn dead(name: &str) -> String {
     format!("the policy is on, but its process does not run: `bivouac policy {name} on` starts it again")
 }
 
