@@ -4,6 +4,7 @@
 use bivouac_tests::{HANG, Mounted, Network, Site, eventually, skipped_without_root};
 use rustix::process::Signal;
 use std::path::PathBuf;
+use std::process::Stdio;
 use std::time::Instant;
 
 /// Servers on some of the nodes, with little room.
@@ -69,11 +70,11 @@ impl Scene {
             .collect()
     }
 
+    /// There are so many servers, and nothing is under way any more.
     fn has(&self, count: usize) -> bool {
-        self.servers().len() == count
-            && self.policy()["log"].as_array().is_some_and(|log| {
-                log.last().is_some_and(|entry| entry["event"] == "done" && entry["saw"] != "")
-            })
+        let state = std::fs::read(self.site.home().join(&self.name).join("policy-state.json"));
+        let state: serde_json::Value = serde_json::from_slice(&state.unwrap_or_default()).unwrap_or_default();
+        self.servers().len() == count && state["begun"].is_null() && state["state"].is_object()
     }
 
     fn ends(self, policy: i32) {
@@ -238,8 +239,9 @@ fn with_a_run_that_is_killed_it_ends_too() {
     let site = Site::in_memory("policy-run");
     let name = site.name("run");
     let hosts = net.names[..2].join(",");
-    let run = ["run", "--name", &name, "--hosts", &hosts, "--launcher", "netns", "--", "sleep", "1000"];
-    let mut child = site.command(run).spawn().expect("starts");
+    let run = ["run", "--name", &name, "--hosts", &hosts, "--launcher", "netns", "--", "sleep", "30"];
+    // The command outlives it, for a while.
+    let mut child = site.command(run).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("starts");
     let on = || site.bivouac(["policy", &name, "on", "--spares", &net.names[2]]).code == 0;
     eventually("the deployment runs", on);
     let policy = site.status(&name)["policy"]["pid"].as_i64().expect("it runs") as i32;

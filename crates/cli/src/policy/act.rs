@@ -161,6 +161,7 @@ impl Runner {
             }
             Some(Begun::Growing(first)) if map.servers.iter().all(|server| server.id.0 < first) => {
                 self.journal("failed", "no server was added", "");
+                self.memory.state.failed(self.now());
                 self.remember(None)?;
             }
             Some(Begun::Growing(_)) => self.spread(&record)?,
