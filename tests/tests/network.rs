@@ -46,6 +46,21 @@ fn network_namespaces_are_nodes() {
     site.assert_nothing_left(&name, &pids);
 }
 
+/// The controller is not the first agent on record here: it has to be found, because any other agent would only end itself.
+#[test]
+fn all_daemons_end_by_themselves_when_the_deployment_is_taken_down() {
+    let Some(net) = nodes() else { return };
+    let site = Site::in_memory("netns-down");
+    let name = net.deploy(&site, &[]);
+    assert_ne!(site.status(&name)["leader"], 0, "or else this says nothing");
+    site.bivouac(["down", "--keep", &name]).ok();
+    for log in std::fs::read_dir(site.home().join(&name).join("logs")).expect("listed") {
+        let log = log.expect("an entry").path();
+        let text = std::fs::read_to_string(&log).expect("a log");
+        assert!(text.contains("stopped"), "{} was killed: {text}", log.display());
+    }
+}
+
 #[test]
 fn a_node_whose_link_is_cut_is_down_within_two_seconds_and_comes_back_with_its_files() {
     let Some(net) = nodes() else { return };

@@ -5,6 +5,7 @@
 
 mod deployment;
 mod files;
+mod policy;
 mod programs;
 mod repair;
 mod servers;
@@ -14,6 +15,7 @@ pub mod values;
 use clap::{Parser, Subcommand};
 pub use deployment::*;
 pub use files::LayoutArgs;
+pub use policy::*;
 pub use programs::*;
 pub use repair::*;
 pub use servers::*;
@@ -230,6 +232,22 @@ live until then. Exit status: 1 if something was lost."
   bivouac rebuild job --rebuild backend   go on with a rebuild through the site's file system that was interrupted"
     )]
     Rebuild(RebuildArgs),
+    /// Let a deployment grow and shrink by itself, within limits.
+    #[command(
+        long_about = "Let a deployment grow onto spare hosts when a server's storage is nearly full, or when servers transfer \
+nearly all that they can; and have it give servers up again that are not needed. Off unless it is switched on. Without `on` or \
+`off`: shows the policy, and what it did lately and why.",
+        after_long_help = "Examples:
+  bivouac policy job on --spares nodes.txt                  up to one server on each of these hosts
+  bivouac policy job on --spares n5,n6 --grow-above 70% --link-speed 10G
+  bivouac policy job on --max 6                             change a limit
+  bivouac policy job                                        show it
+  bivouac policy job off
+
+A process on this machine looks at the servers every ten seconds, and does what `bivouac expand` and `bivouac shrink` do. `bivouac \
+down` ends it."
+    )]
+    Policy(PolicyArgs),
     /// Give up servers that are down and do not come back: others get what they held.
     #[command(after_long_help = "Example:
   bivouac heal job
@@ -282,6 +300,13 @@ with `bivouac exec`. What it made is removed at the end.",
     /// Serve a mount that another process has made. `exec` calls it.
     #[command(hide = true)]
     Serve {
+        /// Name of the deployment.
+        #[arg(value_parser = parse_name)]
+        name: String,
+    },
+    /// Carry out a deployment's policy. `policy` calls it.
+    #[command(hide = true)]
+    PolicyWatch {
         /// Name of the deployment.
         #[arg(value_parser = parse_name)]
         name: String,

@@ -1,6 +1,6 @@
 //! Taking a deployment down: ask, wait, make sure, remove.
 //!
-//! Daemons that live are asked, through the controller or, when there is none, one by one; they remove what
+//! The process of a [policy](crate::policy) is ended first, so that it starts nothing any more. Daemons that live are asked, through the controller or, when there is none, one by one; they remove what
 //! they made. Then every host is [cleaned](crate::daemon::cleanup): daemons that have not ended by then are
 //! killed (by number and start time), and what is left is removed. A deployment whose daemons are all gone is
 //! taken down the same way. The deployment's directory goes last, so that `down` can be repeated when a host
@@ -10,8 +10,8 @@ use crate::daemon::cleanup;
 use crate::error::Error;
 use crate::home::{Directory, Home, LauncherKind, Lock, RECORD, Record, State, uid};
 use crate::launch::{self, CleanupOrder, Leave};
-use crate::leader;
 use crate::signals;
+use crate::status;
 use bivouac_daemon::DaemonConfig;
 use bivouac_daemon::controller::ControlLink;
 use bivouac_proto::auth::Key;
@@ -30,16 +30,15 @@ const DESERTED_GRACE: Duration = Duration::from_secs(30);
 /// Takes down the deployment `name`. `force`: also if a host of it cannot be reached.
 pub fn down(home: &Home, name: &str, keep: bool, force: bool) -> Result<(), Error> {
     let directory = home.deployment(name);
+    // It may have the lock.
+    directory.end_policy_process();
+    let lock = directory.lock()?;
     let record = match directory.load() {
         Ok(record) => record,
-        Err(Error::Unknown(_)) if directory.path.is_dir() => {
-            // An `up` that was killed in its first moments.
-            let _lock = directory.lock()?;
-            return directory.remove();
-        }
+        // An `up` that was killed in its first moments.
+        Err(Error::Unknown(_)) => return directory.remove(),
         Err(other) => return Err(other),
     };
-    let lock = directory.lock()?;
     match take_down(&directory, &record, keep, &lock) {
         Err(error) if force => {
             error.show();
@@ -53,6 +52,7 @@ pub fn down(home: &Home, name: &str, keep: bool, force: bool) -> Result<(), Erro
 pub fn take_down(directory: &Directory, record: &Record, keep: bool, _lock: &Lock) -> Result<(), Error> {
     // A signal that interrupted `up` must not prevent the hosts from being cleaned.
     signals::heeded();
+    directory.end_policy_process();
     let keep = keep && record.daemons.iter().any(|d| !d.storage.is_empty());
     let asked = directory.key().is_ok_and(|key| ask(record, &key, keep));
     let leave = if keep { Leave::Storage } else { Leave::Nothing };
@@ -76,9 +76,13 @@ fn ask(record: &Record, key: &Key, keep: bool) -> bool {
             .and_then(|mut link| link.tell(ControlRequest::Shutdown { keep }))
             .is_ok()
     };
-    let request = ControlRequest::Shutdown { keep };
+    // Any agent would end, and only the controller tells the others.
+    let controller = || {
+        let leader = status::overview(record, key).ok()?.leader;
+        record.daemons.iter().find(|daemon| daemon.agent && daemon.node == leader)
+    };
     if record.state == State::Running
-        && leader::ask(record, key, &request, control::STOP, control::ELECTION).is_ok()
+        && controller().is_some_and(|daemon| tell(&daemon.endpoint(&record.name, key)))
     {
         return true;
     }
@@ -180,8 +184,11 @@ pub fn after_lifeline(config: &DaemonConfig) -> bool {
     if own.is_none_or(|daemon| daemon.launcher == LauncherKind::Ssh) {
         return false;
     }
+    directory.end_policy_process();
     // A command, or another daemon, that holds the lock is about to do it.
     let Ok(lock) = directory.lock() else { return true };
+    // Servers may have been added meanwhile.
+    let Ok(record) = directory.load() else { return false };
     if let Err(error) = take_down(&directory, &record, false, &lock) {
         tracing::error!(%error, "not everything could be removed");
     }

@@ -7,10 +7,10 @@
 use crate::args::ExpandArgs;
 use crate::backend;
 use crate::error::Error;
-use crate::home::{DaemonRecord, Directory, Home, Record};
+use crate::home::{DaemonRecord, Directory, Home, Lock, Record};
 use crate::joining::{self, Place, Started, free_port};
 use crate::text::plural;
-use crate::{hosts, leader, rebuild, replace, status, up};
+use crate::{hosts, leader, rebuild, replace, signals, status, up};
 use bivouac_daemon::controller::LinkError;
 use bivouac_layout::map::Node;
 use bivouac_layout::{Growth, Map, NodeId, Rule, SERVERS_MAX, Server, ServerId, ServerState};
@@ -22,11 +22,11 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 /// How long servers that were started may take to be up.
-const ARRIVAL: Duration = Duration::from_secs(60);
+pub const ARRIVAL: Duration = Duration::from_secs(60);
 /// Time between two looks whether they are.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// Adds servers, and waits until new files are spread over them.
+/// Adds servers, and waits until files are spread over them.
 pub fn expand(home: &Home, args: &ExpandArgs) -> Result<(), Error> {
     let Some(rule) = args.restripe.rule() else {
         return backend::rebuild(home, &args.name, &args.through, |record, directory| {
@@ -39,38 +39,11 @@ pub fn expand(home: &Home, args: &ExpandArgs) -> Result<(), Error> {
     let lock = directory.lock()?;
     let (mut record, key) = (directory.load()?, directory.key()?);
     record.check_runs()?;
-    let map = look(&record, &key)?;
-    if replace::reconcile(&mut record, &map) {
-        directory.save(&record)?;
-    }
-    let mut started = Started::new(&directory, &key);
-    finish_earlier(&mut started, &mut record, &key, &map)?;
-    let places = places(&record, args, &directory)?;
-    if usize::from(map.numbers) + places.len() > usize::from(SERVERS_MAX) {
-        return Err(Error::refused(
-            format!("{} more servers are too many: this deployment has had {}", places.len(), map.numbers),
-            format!("a deployment may have had {SERVERS_MAX} in all: start another one"),
-        ));
-    }
-    let (agents, servers) = plan(&record, &map, args, &places, &directory)?;
-    let added = started
-        .start(&mut record, agents)
-        .and_then(|()| started.start(&mut record, servers))
-        .and_then(|()| add(&record, &key, &started.daemons))
-        .and_then(|()| wait_until_all_are_up(&record, &key, &started.daemons));
-    if let Err(error) = added {
-        if let Err(left) = take_back(&mut started, &mut record, &key) {
-            left.show();
-        }
-        return Err(error);
-    }
-    let map = look(&record, &key)?;
-    replace::reconcile(&mut record, &map);
-    directory.save(&record)?;
+    let added = add_servers(&directory, &mut record, &key, args, &lock)?;
     let all = record.daemons.iter().filter(|daemon| daemon.server.is_some()).count();
     println!(
         "{} more: new files of {} are spread over {} now",
-        plural(places.len(), "server"),
+        plural(added.len(), "server"),
         args.name,
         plural(all, "server")
     );
@@ -84,6 +57,47 @@ pub fn expand(home: &Home, args: &ExpandArgs) -> Result<(), Error> {
             rebuild::follow(&record, &key, &args.restripe, None).map(drop)
         }
     }
+}
+
+/// Starts servers, and waits until new files are spread over them; or takes all of them back. Which they are.
+pub fn add_servers(
+    directory: &Directory,
+    record: &mut Record,
+    key: &Key,
+    args: &ExpandArgs,
+    lock: &Lock,
+) -> Result<Vec<ServerId>, Error> {
+    let map = look(record, key)?;
+    if replace::reconcile(record, &map) {
+        directory.save(record)?;
+    }
+    take_back_unarrived(directory, record, key, &map, lock)?;
+    let places = places(record, args, directory)?;
+    if usize::from(map.numbers) + places.len() > usize::from(SERVERS_MAX) {
+        return Err(Error::refused(
+            format!("{} more servers are too many: this deployment has had {}", places.len(), map.numbers),
+            format!("a deployment may have had {SERVERS_MAX} in all: start another one"),
+        ));
+    }
+    let (agents, servers) = plan(record, &map, args, &places, directory)?;
+    let mut started = Started::new(directory, key);
+    let added = started
+        .start(record, agents)
+        .and_then(|()| started.start(record, servers))
+        .and_then(|()| add(record, key, &started.daemons))
+        .and_then(|()| wait_until_all_are_up(record, key, &started.daemons));
+    if let Err(error) = added {
+        // A signal that interrupted it must not prevent that.
+        signals::heeded();
+        if let Err(left) = take_back(&mut started, record, key) {
+            left.show();
+        }
+        return Err(error);
+    }
+    let map = look(record, key)?;
+    replace::reconcile(record, &map);
+    directory.save(record)?;
+    Ok(started.daemons.iter().filter_map(|daemon| daemon.server).collect())
 }
 
 fn look(record: &Record, key: &Key) -> Result<Map, Error> {
@@ -223,6 +237,9 @@ fn wait_until_all_are_up(record: &Record, key: &Key, started: &[DaemonRecord]) -
         let missing =
             started.iter().find(|daemon| daemon.server.is_some_and(|id| map.arriving.contains(&id)));
         let Some(daemon) = missing else { return Ok(()) };
+        if let Some(signal) = signals::interrupted() {
+            return Err(Error::Interrupted(signal));
+        }
         if Instant::now() >= until {
             return Err(Error::Unanswered {
                 cause: format!("{} on {} was started, and is not taken in", daemon.label(), daemon.host),
@@ -260,12 +277,18 @@ fn take_back(started: &mut Started<'_>, record: &mut Record, key: &Key) -> Resul
 }
 
 /// What a command that was killed has left: servers that have not arrived are taken back.
-fn finish_earlier(started: &mut Started<'_>, record: &mut Record, key: &Key, map: &Map) -> Result<(), Error> {
+pub fn take_back_unarrived(
+    directory: &Directory,
+    record: &mut Record,
+    key: &Key,
+    map: &Map,
+    _lock: &Lock,
+) -> Result<(), Error> {
+    let mut started = Started::new(directory, key);
     let is_of_one = |daemon: &&DaemonRecord| daemon.server.is_some_and(|id| map.arriving.contains(&id));
     started.daemons.extend(record.daemons.iter().filter(is_of_one).cloned());
-    if !started.daemons.is_empty() {
-        take_back(started, record, key)?;
-        started.daemons.clear();
+    if started.daemons.is_empty() {
+        return Ok(());
     }
-    Ok(())
+    take_back(&mut started, record, key)
 }

@@ -6,12 +6,14 @@
 //! - `controller-N/`: what the agent of node N needs to keep the map, if it does ([`DaemonConfig::voter_dir`]);
 //! - `logs/`: one file for each daemon;
 //! - `staged`: what was preloaded and flushed ([`bivouac_stage::Record`]); `flushing`: held by the command that flushes;
+//! - `policy.json`, `policy.log` and others: the [policy](crate::policy::files), if there ever was one;
 //! - `lock`: held by the command that changes the deployment.
 //!
 //! The record is written before the first daemon starts: whatever happens after, `down` knows where to look.
 
 use crate::daemon::traces;
 use crate::error::Error;
+use crate::policy::files;
 use crate::process::ProcessId;
 use bivouac_daemon::DaemonConfig;
 use bivouac_daemon::config::hex_key;
@@ -146,7 +148,7 @@ impl Directory {
         match file.try_lock() {
             Ok(()) => Ok(Lock(file)),
             Err(TryLockError::WouldBlock) => Err(Error::refused(
-                format!("another bivouac command is starting or stopping {:?}", self.name),
+                format!("another bivouac command, or its policy, is changing {:?}", self.name),
                 "wait until it is done",
             )),
             Err(TryLockError::Error(e)) => Err(Error::file("lock", &path, e)),
@@ -261,7 +263,11 @@ impl Directory {
         });
         agents.for_each(|directory| remove_voter(&directory));
         // The record is removed last, except for the lock: until then `down` can be repeated.
-        for name in [KEY, "key.new", "daemons.json.new", STAGED, "staged.new", FLUSHING, RECORD, LOCK] {
+        for name in [KEY, "key.new", "daemons.json.new", STAGED, "staged.new", FLUSHING]
+            .into_iter()
+            .chain(files::ALL)
+            .chain([RECORD, LOCK])
+        {
             remove_file(&self.path.join(name))?;
         }
         match std::fs::remove_dir(&self.path) {

@@ -8,6 +8,7 @@
 //! - [`home`]: a deployment's directory. [`hosts`]: which machines. [`launch`]: starting daemons there.
 //! - [`up`], [`down`], [`exec`], [`run`], [`mount`] (with [`mounts`]), [`copy`] (with [`workers`] and [`checkpoints`]), [`layout`], [`status`], [`verify`]: the
 //!   subcommands.
+//! - [`policy`]: what grows and shrinks a deployment by itself.
 //! - [`bench`]: the load generator. [`printing`]: `println!` and the like, in this crate.
 //! - [`daemon`]: the hidden subcommand that launchers call.
 
@@ -39,6 +40,7 @@ mod leaving;
 mod mount;
 mod mount_point;
 mod mounts;
+mod policy;
 mod private;
 mod process;
 mod rebuild;
@@ -90,6 +92,8 @@ fn dispatch(command: Command) -> Result<ExitCode, Error> {
         Command::Replace(args) => replace::replace(&Home::from_env()?, &args)?,
         Command::Expand(args) => expand::expand(&Home::from_env()?, &args)?,
         Command::Shrink(args) => return shrink::shrink(&Home::from_env()?, &args),
+        Command::Policy(args) => policy::policy(&Home::from_env()?, &args)?,
+        Command::PolicyWatch { name } => policy::run(&Home::from_env()?, &name)?,
         Command::Rebuild(args) => rebuild::rebuild(&Home::from_env()?, &args)?,
         Command::Restart(args) => restart::restart(&Home::from_env()?, &args)?,
         Command::Preload(args) => {

@@ -19,7 +19,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::time::Duration;
 
 /// How often the mount checks whether the node's agent is still running.
@@ -150,16 +150,35 @@ pub fn cannot_mount(name: &str, error: FuseError) -> Error {
 
 /// Starts this program again in a session of its own, and waits until it has mounted.
 fn in_background(args: &MountArgs, path: &Path) -> Result<(), Error> {
-    let system = |what: &str| {
-        let what = what.to_owned();
-        move |cause| Error::System { what, cause }
-    };
-    let own = std::env::current_exe().map_err(system("cannot find this program's own file"))?;
+    let own = std::env::current_exe()
+        .map_err(|cause| Error::System { what: "cannot find this program's own file".into(), cause })?;
     let mut command = Command::new(own);
     command.args(["mount", &args.name]).arg(path).arg("--background");
     if args.read_only() {
         command.args(["-o", "ro"]);
     }
+    match detached(command)? {
+        Detached::Ready(line) => print!("{line}"),
+        // It has said why.
+        Detached::Ended(status) => std::process::exit(status.code().unwrap_or(1)),
+    }
+    Ok(())
+}
+
+/// What has come of a process that was to go on by itself.
+pub enum Detached {
+    /// It is ready, and has said this.
+    Ready(String),
+    /// It has ended.
+    Ended(ExitStatus),
+}
+
+/// Starts a process in a session of its own, and waits until it says a line, or ends.
+pub fn detached(mut command: Command) -> Result<Detached, Error> {
+    let system = |what: &str| {
+        let what = what.to_owned();
+        move |cause| Error::System { what, cause }
+    };
     command.stdin(Stdio::null()).stdout(Stdio::piped());
     own_session(&mut command);
     let mut child = command.spawn().map_err(system("cannot start a process"))?;
@@ -168,12 +187,9 @@ fn in_background(args: &MountArgs, path: &Path) -> Result<(), Error> {
         let _ = BufReader::new(stdout).read_line(&mut line);
     }
     if line.is_empty() {
-        // It has said why.
-        let status = child.wait().map_err(system("cannot wait for a process"))?;
-        std::process::exit(status.code().unwrap_or(1));
+        return child.wait().map(Detached::Ended).map_err(system("cannot wait for a process"));
     }
-    print!("{line}");
-    Ok(())
+    Ok(Detached::Ready(line))
 }
 
 /// The child gets a session of its own, which no terminal's signals reach.

@@ -64,7 +64,8 @@ pub fn rebuild(home: &Home, args: &RebuildArgs) -> Result<(), Error> {
     follow(&record, &key, &args.restripe, None).map(drop)
 }
 
-fn look(record: &Record, key: &Key) -> Result<Map, Error> {
+/// The map, as the controller has it.
+pub fn look(record: &Record, key: &Key) -> Result<Map, Error> {
     status::overview(record, key).map(|overview| overview.map).map_err(|error| unanswered(record, &error))
 }
 

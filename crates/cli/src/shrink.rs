@@ -8,7 +8,7 @@
 use crate::args::{Restripe, ShrinkArgs};
 use crate::backend;
 use crate::error::Error;
-use crate::home::{DaemonRecord, Home, Record};
+use crate::home::{DaemonRecord, Directory, Home, Lock, Record};
 use crate::joining::clean;
 use crate::launch::Leave;
 use crate::leaving::{self, Losses};
@@ -51,28 +51,18 @@ pub fn shrink(home: &Home, args: &ShrinkArgs) -> Result<ExitCode, Error> {
     };
     backend::journal::check_none(home, &args.name)?;
     let directory = home.deployment(&args.name);
-    let _lock = directory.lock()?;
+    let lock = directory.lock()?;
     let (mut record, key) = (directory.load()?, directory.key()?);
     record.check_runs()?;
-    let map = look(&record, &key)?;
-    let reconciled = replace::reconcile(&mut record, &map);
-    // Those that have left while a command was killed.
-    if forget(&mut record, &map) || reconciled {
-        directory.save(&record)?;
-    }
     if args.cancel {
-        return cancel(&record, &key, &map).map(|()| ExitCode::SUCCESS);
+        return cancel(&record, &key, &look(&record, &key)?).map(|()| ExitCode::SUCCESS);
     }
-    let leaving = chosen(&record, &map, args)?;
-    check(&record, &key, &map, &leaving, args)?;
+    let (map, leaving) = checked(&directory, &mut record, &key, args, &lock)?;
     if args.dry_run {
         return leaving::dry_run(&record, &key, &leaving, args).map(exit_code);
     }
     let begun = Instant::now();
-    let new: Vec<ServerId> = leaving.iter().copied().filter(|server| !map.is_departing(*server)).collect();
-    if !new.is_empty() {
-        ask(&record, &key, &ControlRequest::Depart { servers: new })?;
-    }
+    depart(&record, &key, &map, &leaving)?;
     let has_time = match args.force {
         true => false,
         false => leave_in_time(&record, &key, &leaving, (args, rule), begun)?,
@@ -85,8 +75,7 @@ pub fn shrink(home: &Home, args: &ShrinkArgs) -> Result<ExitCode, Error> {
         false => leaving::leave_now(&record, &key, &leaving)?,
     };
     let map = look(&record, &key)?;
-    forget(&mut record, &map);
-    directory.save(&record)?;
+    forget(&directory, &mut record, &map, &lock)?;
     if !args.json {
         println!(
             "{} left: {} has {} now",
@@ -130,6 +119,46 @@ fn leave_in_time(
         return Ok(true);
     }
     wait_until_gone(record, key, leaving, until)
+}
+
+/// Has servers leave; they go on with that by themselves. Which they are.
+pub fn begin(
+    directory: &Directory,
+    record: &mut Record,
+    key: &Key,
+    args: &ShrinkArgs,
+    lock: &Lock,
+) -> Result<Vec<ServerId>, Error> {
+    let (map, leaving) = checked(directory, record, key, args, lock)?;
+    depart(record, key, &map, &leaving)?;
+    let restripe = Restripe::from(&args.leaving);
+    rebuild::begin(record, key, restripe.rule().unwrap_or(Rule::Metadata), restripe.max_rate)?;
+    Ok(leaving)
+}
+
+/// The servers that are to leave, if they may, and the map by which they may.
+fn checked(
+    directory: &Directory,
+    record: &mut Record,
+    key: &Key,
+    args: &ShrinkArgs,
+    lock: &Lock,
+) -> Result<(Map, Vec<ServerId>), Error> {
+    let map = look(record, key)?;
+    if replace::reconcile(record, &map) {
+        directory.save(record)?;
+    }
+    // Those that have left while a command was killed.
+    forget(directory, record, &map, lock)?;
+    let leaving = chosen(record, &map, args)?;
+    check(record, key, &map, &leaving, args)?;
+    Ok((map, leaving))
+}
+
+/// Lists servers as leaving.
+fn depart(record: &Record, key: &Key, map: &Map, leaving: &[ServerId]) -> Result<(), Error> {
+    let new: Vec<ServerId> = leaving.iter().copied().filter(|server| !map.is_departing(*server)).collect();
+    if new.is_empty() { Ok(()) } else { ask(record, key, &ControlRequest::Depart { servers: new }) }
 }
 
 /// The map, from the controller.
@@ -281,8 +310,8 @@ fn wait_until_gone(
     }
 }
 
-/// Forgets servers that have left: they have been told to stop, and what is left of them is removed. Whether there were any.
-fn forget(record: &mut Record, map: &Map) -> bool {
+/// Forgets servers that have left: they have been told to stop, and what is left of them is removed.
+pub fn forget(directory: &Directory, record: &mut Record, map: &Map, _lock: &Lock) -> Result<(), Error> {
     let has_left = |daemon: &DaemonRecord| {
         daemon.server.is_some_and(|id| map.server(id).is_none() && !map.arriving.contains(&id))
     };
@@ -296,5 +325,5 @@ fn forget(record: &mut Record, map: &Map) -> bool {
             record.former.push(daemon);
         }
     }
-    any
+    if any { directory.save(record) } else { Ok(()) }
 }

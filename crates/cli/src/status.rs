@@ -9,6 +9,7 @@ use crate::error::Error;
 use crate::home::{DaemonRecord, Directory, Home, LauncherKind, Record, State, uid};
 use crate::leader;
 use crate::mounts;
+use crate::policy;
 use crate::text::plural;
 pub use asked::{Overview, counted, overview};
 use asked::{agents, recorded_servers, servers};
@@ -82,6 +83,7 @@ fn examine(directory: &Directory, record: &Record) -> Deployment {
         incomplete: 0,
         moving_shards: 0,
         rebuild: None,
+        policy: policy::shown(directory).filter(|_| record.state != State::Stopped),
         epoch: None,
         leader: None,
         voters: Vec::new(),
@@ -396,6 +398,7 @@ mod tests {
                 "mount",
                 "moving_shards",
                 "name",
+                "policy",
                 "problem",
                 "rebuild",
                 "replicas",

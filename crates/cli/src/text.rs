@@ -32,6 +32,22 @@ pub fn count(n: u64) -> String {
     out
 }
 
+/// A time, in seconds since 1970, as `2026-01-31T23:59:59Z`.
+pub fn utc(seconds: u64) -> String {
+    let (days, second) = (seconds / 86_400, seconds % 86_400);
+    // In eras of 400 years that begin in March, so that a leap day comes last.
+    let days = days + 719_468;
+    let (era, day) = (days / 146_097, days % 146_097);
+    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
+    let day = day - (365 * year + year / 4 - year / 100);
+    let march = (5 * day + 2) / 153;
+    let month = if march < 10 { march + 3 } else { march - 9 };
+    let year = era * 400 + year + u64::from(month <= 2);
+    let day = day - (153 * march + 2) / 5 + 1;
+    let (hour, minute) = (second / 3600, second / 60 % 60);
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{:02}Z", second % 60)
+}
+
 /// `1 server`, `2 servers`.
 pub fn plural(n: usize, what: &str) -> String {
     format!("{n} {what}{}", if n == 1 { "" } else { "s" })
@@ -92,6 +108,20 @@ mod tests {
     fn thousands_are_apart() {
         for (n, text) in [(0, "0"), (999, "999"), (1000, "1 000"), (1_234_567, "1 234 567")] {
             assert_eq!(count(n), text);
+        }
+    }
+
+    #[test]
+    fn times_are_those_of_the_calendar() {
+        for (seconds, text) in [
+            (0, "1970-01-01T00:00:00Z"),
+            (951_782_399, "2000-02-28T23:59:59Z"),
+            (951_782_400, "2000-02-29T00:00:00Z"),
+            (1_709_251_199, "2024-02-29T23:59:59Z"),
+            (1_767_225_600, "2026-01-01T00:00:00Z"),
+            (4_107_542_400, "2100-03-01T00:00:00Z"),
+        ] {
+            assert_eq!(utc(seconds), text);
         }
     }
 

@@ -13,6 +13,7 @@ use crate::hosts::{self, Host};
 use crate::launch::{self, Order, Ready, StorageOrder};
 use crate::leader;
 use crate::mounts;
+use crate::policy;
 use crate::resume;
 use crate::signals;
 use bivouac_daemon::controller::{ControlLink, LinkError};
@@ -68,6 +69,11 @@ pub fn up(home: &Home, name: &str, args: &ServerArgs, ephemeral: bool) -> Result
         }
     }?;
     drop(lock);
+    if started.resumed
+        && let Err(error) = policy::go_on(&directory)
+    {
+        error.show();
+    }
     Ok(started)
 }
 

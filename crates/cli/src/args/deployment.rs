@@ -7,6 +7,7 @@ use super::values::{
 use bivouac_layout::First;
 use bivouac_layout::placement::DEFAULT_BLOCK;
 use clap::{Args, ValueEnum};
+use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
 /// Which servers, and where.
@@ -98,7 +99,8 @@ impl FirstChoice {
 }
 
 /// How daemons are started.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum LauncherChoice {
     /// Fork for this machine, ssh for others.
     Auto,

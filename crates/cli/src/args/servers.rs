@@ -45,7 +45,7 @@ pub enum RebuildRule {
 }
 
 /// Options of a rebuild through the site's file system.
-#[derive(Args, Clone, Debug)]
+#[derive(Args, Clone, Default, Debug)]
 pub struct BackendArgs {
     /// With --rebuild backend: a directory of the site's file system that all hosts share. A new one is made in it for the copy, and
     /// removed when the deployment was found complete.

@@ -20,6 +20,14 @@ impl std::fmt::Display for BlockSize {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Width(pub u16);
 
+/// A part in percent; `None`: never.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Threshold(pub Option<u8>);
+
+/// What a link carries, bytes per second; `None`: it is to be learned.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LinkSpeed(pub Option<u64>);
+
 /// One tree to copy: from where, and to where if that was said.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Copy {
@@ -95,6 +103,44 @@ pub(super) fn parse_heal_rate(text: &str) -> Result<u64, String> {
             .filter(|rate| *rate >= 1 << 20)
             .ok_or("bytes per second, 1M or more, for example 200M; or `max`".into()),
     }
+}
+
+/// A part in percent.
+pub(super) fn parse_above(text: &str) -> Result<u8, String> {
+    let percent = text.strip_suffix('%').unwrap_or(text).parse().ok();
+    percent
+        .filter(|percent| (1..=99).contains(percent))
+        .ok_or("a part from 1% to 99%, for example 85%".into())
+}
+
+pub(super) fn parse_threshold(text: &str) -> Result<Threshold, String> {
+    match text {
+        "never" => Ok(Threshold(None)),
+        _ => parse_above(text)
+            .map(|percent| Threshold(Some(percent)))
+            .map_err(|message| format!("{message}; or `never`")),
+    }
+}
+
+/// Bits per second, in powers of ten as links are called, as bytes per second.
+pub(super) fn parse_link_speed(text: &str) -> Result<LinkSpeed, String> {
+    if text == "learned" {
+        return Ok(LinkSpeed(None));
+    }
+    let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
+    let unit: u64 = match &text[digits.len()..] {
+        "M" => 1_000_000,
+        "G" => 1_000_000_000,
+        "T" => 1_000_000_000_000,
+        _ => 0,
+    };
+    let number = digits.split_once('.').map_or((digits, "0"), |parts| parts);
+    let tenths = || Some(number.0.parse::<u64>().ok()?.checked_mul(10)? + number.1.parse::<u64>().ok()?);
+    let bits = tenths().filter(|_| number.1.len() == 1).and_then(|tenths| tenths.checked_mul(unit / 10));
+    let bytes = bits.map(|bits| bits / 8).filter(|bytes| *bytes > 0);
+    bytes.map(|bytes| LinkSpeed(Some(bytes))).ok_or_else(|| {
+        "bits per second of a link, for example 10G (of 10 Gbit/s), 2.5G or 100M; or `learned`".into()
+    })
 }
 
 /// A time between checkpoints.
@@ -186,6 +232,25 @@ mod tests {
         }
         assert_eq!(parse_max_rate("1M"), Ok(1 << 20));
         assert!(parse_max_rate("1K").is_err() && parse_max_rate("fast").is_err());
+    }
+
+    #[test]
+    fn thresholds_are_parts_and_links_are_called_by_bits() {
+        assert_eq!(
+            (parse_above("85%"), parse_above("1"), parse_threshold("never")),
+            (Ok(85), Ok(1), Ok(Threshold(None)))
+        );
+        for bad in ["", "%", "0%", "100%", "-5%", "85.5%", "85%%", "never", "300"] {
+            assert!(parse_above(bad).is_err(), "{bad}");
+        }
+        let speed = |text: &str| parse_link_speed(text).map(|speed| speed.0);
+        assert_eq!((speed("10G"), speed("2.5G")), (Ok(Some(1_250_000_000)), Ok(Some(312_500_000))));
+        assert_eq!((speed("100M"), speed("learned")), (Ok(Some(12_500_000)), Ok(None)));
+        for bad in
+            ["", "G", "0G", "10", "10g", "10Gbit", "-1G", "1.25G", ".G", "1.G", "ä", "99999999999999999999T"]
+        {
+            assert!(speed(bad).is_err(), "{bad}");
+        }
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! What `bivouac status --json` says. Fields are added; none changes its meaning or goes without a new version.
 
 use crate::holding::Holding;
+use crate::policy::Shown;
 use bivouac_layout::{Rebuild, Rule};
 use bivouac_proto::control::Stats;
 use bivouac_proto::restripe::Progress;
@@ -35,6 +36,8 @@ pub(super) struct Deployment {
     pub(super) moving_shards: usize,
     /// What the servers do to bring files to where they are to be; `null`: nothing is to be done.
     pub(super) rebuild: Option<Rebuilding>,
+    /// The policy by which it grows and shrinks by itself; `null`: that is off.
+    pub(super) policy: Option<Shown>,
     pub(super) epoch: Option<u64>,
     /// The node whose agent is the controller; `null`: there is none.
     pub(super) leader: Option<u16>,

@@ -55,6 +55,9 @@ pub(super) fn one(d: &Deployment) -> String {
         text.push_str(&format!("{leader}; the map is kept by nodes {}\n", voters.join(", ")));
     }
     text.push_str(&moves(d));
+    if let Some(policy) = &d.policy {
+        text.push_str(&format!("{}\n", policy.line(&d.name)));
+    }
     text.push_str(&servers_table(d));
     text
 }
