@@ -82,7 +82,7 @@ fn changes(args: &LayoutArgs, client: &Client) -> Result<Vec<(Field, String)>, E
             Error::refused(format!("{}={text} is no layout", field.name()), e.to_string())
         };
         template.set(field, text).map_err(refused)?;
-        template.check(client.deployment_map()).map_err(refused)?;
+        template.check(&client.deployment_map()).map_err(refused)?;
         changes.push((field, text.clone()));
     }
     Ok(changes)

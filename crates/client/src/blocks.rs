@@ -82,7 +82,7 @@ impl Blocks<'_> {
         let buffer = &mut buffer[..(end - offset) as usize];
         // The common case first: one piece, on this node, all there.
         let mut first = 0;
-        if let Some(server) = self.only_reader(map, offset, end)
+        if let Some(server) = self.only_reader(&map, offset, end)
             && let Some(sub_file) = self.readable(server)
             && let Ok(Direct::Done(count)) = sub_file.read(offset, buffer)
         {
@@ -91,7 +91,7 @@ impl Blocks<'_> {
             }
             first = count;
         }
-        self.read_parts(map, offset, buffer, first)
+        self.read_parts(&map, offset, buffer, first)
     }
 
     /// The same for what may lie anywhere; of the only piece, if it is one, the first bytes are there.
@@ -203,7 +203,7 @@ impl Blocks<'_> {
         let map = self.client.map();
         let end = end_of(offset, data.len())?;
         let data = &data[..(end - offset) as usize];
-        if let Some(server) = self.layout.only_server(map, offset, end)
+        if let Some(server) = self.layout.only_server(&map, offset, end)
             && let Some(sub_file) = self.writable(server)
         {
             match sub_file.write(offset, data)? {
@@ -211,7 +211,7 @@ impl Blocks<'_> {
                 Direct::ThroughServer => {}
             }
         }
-        self.write_parts(map, offset, data, sync)
+        self.write_parts(&map, offset, data, sync)
     }
 
     /// The same for what may lie anywhere.
@@ -437,7 +437,7 @@ impl Blocks<'_> {
 
     /// The servers that can hold a part of the file.
     pub(crate) fn servers(&self) -> Vec<ServerId> {
-        self.layout.servers(self.client.map(), u64::MAX)
+        self.layout.servers(&self.client.map(), u64::MAX)
     }
 }
 

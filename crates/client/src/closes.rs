@@ -163,7 +163,7 @@ impl Client {
     /// Sends closes alone. If that is not possible, the agent sends them later.
     fn tell(&self, server: ServerId, closes: Box<Closes>) {
         let Some((before, header, body)) = closes.last() else { return };
-        let Ok(mut link) = self.take_link(server, self.map()) else { return };
+        let Ok(mut link) = self.take_link(server, &self.map()) else { return };
         let outgoing = Outgoing { before, header, body, payload: &[] };
         let sent = link.lane.connection.post(&outgoing);
         self.give_link(server, link);

@@ -87,10 +87,10 @@ impl Client {
     /// they have left with what they held, it may also be that the file has no other layout.
     #[cold]
     pub(crate) fn is_outdated(&self, ino: Ino, layout: &FileLayout) -> bool {
-        if !layout.names_servers_that_left(self.map()) {
+        if !layout.names_servers_that_left(&self.map()) {
             return false;
         }
-        if !layout.has_lost(self.map(), u64::MAX) {
+        if !layout.has_lost(&self.map(), u64::MAX) {
             return true;
         }
         let newest = self.attr_of(ino).ok().and_then(|attr| attr.layout);

@@ -107,7 +107,7 @@ impl Handle {
             Some(known) if known.layout.version >= layout.version => return,
             known => known.is_none(),
         };
-        if !layout.is_valid(self.client.map()) {
+        if !layout.is_valid(&self.client.map()) {
             return;
         }
         self.local.have_copies(layout.replicas > 1);
@@ -614,7 +614,7 @@ impl Handle {
         let request = |offset, len| DataRequest::Fallocate { ino: self.ino, offset, len, mode };
         let mut jobs: Vec<DataJob<'_>> = blocks
             .layout
-            .pieces(map, range)
+            .pieces(&map, range)
             .map(|piece| {
                 let by = (&piece, blocks.layout.version);
                 piece_job(by, request(piece.offset, piece.len), &[], &mut [])
@@ -695,7 +695,7 @@ impl Handle {
     fn local_server(&self, offset: u64, end: u64) -> Option<ServerId> {
         let blocks = self.in_blocks()?;
         let map = self.client.map();
-        let piece = blocks.layout.piece_at(map, offset, end).filter(|piece| piece.len == end - offset)?;
+        let piece = blocks.layout.piece_at(&map, offset, end).filter(|piece| piece.len == end - offset)?;
         // What has copies is not accessed past its primary.
         let is_here = self.client.local_access && map.server(piece.server)?.node == self.client.node();
         (is_here && blocks.layout.replicas == 1).then_some(piece.server)

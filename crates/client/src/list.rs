@@ -200,7 +200,7 @@ impl Client {
     fn list_split(&self, dir: Ino, after: u64, limit: u32, attrs: bool) -> Result<Entries, Failure> {
         loop {
             let map = self.map();
-            let listed = self.list_split_by(map, dir, after, limit, attrs);
+            let listed = self.list_split_by(&map, dir, after, limit, attrs);
             if self.map().epoch == map.epoch {
                 return listed;
             }

@@ -20,7 +20,7 @@ use bivouac_node::fences::{Reading, Under};
 use bivouac_proto::Errno;
 use bivouac_proto::data::{Access, DataRequest};
 use rustix::fd::BorrowedFd;
-use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 
 /// The sub-files of one file that were passed so far, by server number.
 pub(crate) struct SubFiles {
@@ -44,8 +44,8 @@ struct Passed {
     fences: &'static FencePage,
     /// Which succession of the server passed it. Another one stores nothing in it.
     succession: u32,
-    /// A map by which that succession has the server's number: see [`Passed::is_of_now`].
-    found_in: AtomicPtr<Map>,
+    /// The epoch of a map by which that succession has the server's number: see [`Passed::is_of_now`].
+    found_in: AtomicU64,
     /// An access has found out that it is stale.
     outdated: AtomicBool,
     /// The one before it, which has become stale. Others may be using it still.
@@ -98,7 +98,7 @@ impl SubFiles {
         server: ServerId,
         passed: &'a Passed,
     ) -> Option<SubFile<'a>> {
-        if passed.is_of_now(client.map(), server) { self.sub_file(passed) } else { None }
+        if passed.is_of_now(&client.map(), server) { self.sub_file(passed) } else { None }
     }
 
     /// `None`: the program has taken the descriptor's number for itself.
@@ -180,7 +180,7 @@ impl Place {
             under,
             fences,
             succession,
-            found_in: AtomicPtr::new(std::ptr::from_ref(map).cast_mut()),
+            found_in: AtomicU64::new(map.epoch.0),
             outdated: AtomicBool::new(false),
             stale: before,
         }));
@@ -194,18 +194,17 @@ impl Place {
 
 impl Passed {
     /// Whether the server's number still belongs, by the newest map, to who passed the descriptor. That map is mostly the
-    /// one in which this was found last. (Maps do not change, and are not freed while there is a client, so no other map
-    /// has its address. Nothing is read through the pointer: a relaxed order does.)
+    /// one in which this was found last. (Maps do not change, and an epoch is that of one map: a relaxed order does.)
     #[inline]
     fn is_of_now(&self, map: &Map, server: ServerId) -> bool {
-        std::ptr::eq(self.found_in.load(Ordering::Relaxed), map) || self.is_in(map, server)
+        self.found_in.load(Ordering::Relaxed) == map.epoch.0 || self.is_in(map, server)
     }
 
     #[cold]
     fn is_in(&self, map: &Map, server: ServerId) -> bool {
         let found = map.server(server).is_some_and(|known| known.succession() == self.succession);
         if found {
-            self.found_in.store(std::ptr::from_ref(map).cast_mut(), Ordering::Relaxed);
+            self.found_in.store(map.epoch.0, Ordering::Relaxed);
         }
         found
     }

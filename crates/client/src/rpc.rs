@@ -5,6 +5,7 @@
 //! those that concern paths go to the caller.
 
 use crate::links::Link;
+use crate::maps::MapRef;
 use crate::moves::Reached;
 use crate::session::Client;
 use bivouac_layout::map::{NO_SERVER, ServerState};
@@ -77,13 +78,13 @@ struct Asking<'c>(&'c Client);
 impl<'c> Requester for Asking<'c> {
     type Link = Box<Link>;
     type MapRef<'a>
-        = &'c Map
+        = MapRef<'c>
     where
         Self: 'a;
     type To = To;
     const BUDGET: Budget = Budget::CLIENT;
 
-    fn map(&self) -> &'c Map {
+    fn map(&self) -> MapRef<'c> {
         self.0.map()
     }
 
@@ -295,7 +296,7 @@ impl Client {
     pub(crate) fn by_newest_map<T>(&self, ask: impl Fn(&Map) -> Result<T, Errno>) -> Result<T, Errno> {
         loop {
             let map = self.map();
-            let answer = ask(map);
+            let answer = ask(&map);
             if map.copies == 1 || self.map().epoch == map.epoch {
                 return answer;
             }

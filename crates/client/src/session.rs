@@ -12,6 +12,7 @@ use crate::hidden::{self, Hidden};
 use crate::links::{Link, Pool};
 use crate::list::Listing;
 use crate::locks::Held;
+use crate::maps::{MapRef, Maps};
 use crate::moves::Heard;
 use crate::paths::Paths;
 use bivouac_layout::{Ino, Map, News, NodeId, ServerId, ServerState};
@@ -55,7 +56,7 @@ pub struct Client {
     _table_for_agent: Hidden,
     fork: ForkMark,
     /// The newest map. Old ones are never freed (they are few), so that readers need no lock and no count.
-    map: AtomicPtr<Map>,
+    maps: Maps,
     heard: Heard,
     paths: AtomicPtr<Paths>,
     facts: AtomicPtr<Facts>,
@@ -131,7 +132,7 @@ impl Client {
             session_forks: AtomicU64::new(fork.count()),
             owner: AtomicU64::new(owner),
             fork,
-            map: AtomicPtr::new(Box::into_raw(map)),
+            maps: Maps::new(map),
             heard: Heard::default(),
             paths: AtomicPtr::new(Box::into_raw(Box::default())),
             facts: AtomicPtr::new(Box::into_raw(Box::default())),
@@ -217,31 +218,18 @@ impl Client {
     }
 
     /// The newest map known.
-    pub(crate) fn map(&self) -> &Map {
-        // SAFETY: always a pointer from Box::into_raw that is never freed while the client lives.
-        unsafe { &*self.map.load(Ordering::Acquire) }
+    #[inline]
+    pub(crate) fn map(&self) -> MapRef<'_> {
+        self.maps.newest()
     }
 
     /// Takes over a map, if it is sound and newer.
     pub(crate) fn learn_map(&self, news: News) {
         let current = self.map();
-        let Some(map) = news.added_to(current) else { return };
+        let Some(map) = news.added_to(&current) else { return };
         let primaries_change = map.copies > 1 || map.shards != current.shards;
-        let newer = Box::into_raw(Box::new(map));
         // A lost race only means that somebody else installed one: the next refusal brings this one again.
-        if self
-            .map
-            .compare_exchange(
-                std::ptr::from_ref(current).cast_mut(),
-                newer,
-                Ordering::AcqRel,
-                Ordering::Relaxed,
-            )
-            .is_err()
-        {
-            // SAFETY: not installed, so nobody else has it.
-            drop(unsafe { Box::from_raw(newer) });
-        }
+        self.maps.install(&current, Box::new(map));
         if primaries_change {
             self.hear_of_other_servers();
         }
@@ -269,7 +257,7 @@ impl Client {
         let all = map.servers.iter().cycle().skip(first).take(map.servers.len());
         let mut last = Err(TransportError::Refused);
         for server in all.filter(|server| server.state == ServerState::Up) {
-            last = self.take_link(server.id, map).and_then(|mut link| {
+            last = self.take_link(server.id, &map).and_then(|mut link| {
                 let answer = ask(&mut link, &Request::Agent(request.clone()));
                 self.give_link(server.id, link);
                 answer.map(|(reply, _)| reply)
@@ -484,7 +472,6 @@ impl Drop for Client {
         // SAFETY: all came from Box::into_raw, and nobody else has the client any more. (Replaced ones are
         // leaked.)
         unsafe {
-            drop(Box::from_raw(*self.map.get_mut()));
             drop(Box::from_raw(*self.paths.get_mut()));
             drop(Box::from_raw(*self.facts.get_mut()));
             drop(Box::from_raw(*self.held.get_mut()));

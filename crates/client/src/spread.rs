@@ -1,9 +1,10 @@
 //! Where a file lies: for people and their tools.
 
 use crate::error::Fail;
+use crate::maps::MapRef;
 use crate::rpc::{OUTDATED, data_done, data_job};
 use crate::session::Client;
-use bivouac_layout::{Ino, Map, ServerId};
+use bivouac_layout::{Ino, ServerId};
 use bivouac_proto::Errno;
 use bivouac_proto::attr::{Attr, FileKind};
 use bivouac_proto::data::{DataReply, DataRequest};
@@ -55,7 +56,7 @@ impl Client {
         let Some(layout) = attr.layout.as_deref().filter(|_| attr.kind == FileKind::File) else {
             return Ok(Vec::new());
         };
-        let servers = layout.servers(self.map(), u64::MAX);
+        let servers = layout.servers(&self.map(), u64::MAX);
         let request = DataRequest::Extent { ino: attr.ino };
         let job = |&server: &ServerId| data_job((server, layout.version), request, &[], &mut []);
         let mut jobs: Vec<_> = servers.iter().map(job).collect();
@@ -68,7 +69,7 @@ impl Client {
     }
 
     /// The newest map known: servers, nodes, and the deployment's defaults for new files.
-    pub fn deployment_map(&self) -> &Map {
+    pub fn deployment_map(&self) -> MapRef<'_> {
         self.map()
     }
 }

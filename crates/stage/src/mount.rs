@@ -316,7 +316,7 @@ impl Open for MountFile {
     fn turns(&self) -> Option<Turns> {
         let layout = self.handle.attr().ok()?.layout?;
         let map = self.client.deployment_map();
-        let (servers, _) = layout.turns_at(map, 0)?;
+        let (servers, _) = layout.turns_at(&map, 0)?;
         let nodes = servers.iter().map(|server| map.server(*server).map(|s| s.node.0));
         Some(Turns { block: layout.block_size.into(), nodes: nodes.collect::<Option<_>>()? })
     }
