@@ -44,7 +44,7 @@ const LAYOUTS: &str = "layouts";
 pub fn rebuild(
     home: &Home,
     name: &str,
-    args: &BackendArgs,
+    (args, rate): (&BackendArgs, u64),
     plan: impl FnOnce(&Record, &Directory) -> Result<Vec<crate::home::DaemonRecord>, Error>,
 ) -> Result<(), Error> {
     let _lock = journal::lock(home, name)?;
@@ -58,7 +58,7 @@ pub fn rebuild(
             );
             journal
         }
-        None => begin(home, name, args, plan)?,
+        None => begin(home, name, (args, rate), plan)?,
     };
     Run { home, directory: home.deployment(name), journal, waits: args.wait }.all()
 }
@@ -66,7 +66,7 @@ pub fn rebuild(
 /// Goes on with what was begun.
 pub fn go_on(home: &Home, name: &str) -> Result<(), Error> {
     let args = BackendArgs { backend: None, wait: false };
-    rebuild(home, name, &args, |_, _| {
+    rebuild(home, name, (&args, 0), |_, _| {
         Err(Error::refused(
             "no rebuild through the backend was begun",
             format!(
@@ -103,7 +103,7 @@ pub fn cancel(home: &Home, name: &str) -> Result<bool, Error> {
 fn begin(
     home: &Home,
     name: &str,
-    args: &BackendArgs,
+    (args, rate): (&BackendArgs, u64),
     plan: impl FnOnce(&Record, &Directory) -> Result<Vec<crate::home::DaemonRecord>, Error>,
 ) -> Result<Journal, Error> {
     let directory = home.deployment(name);
@@ -135,7 +135,7 @@ fn begin(
         ..record.clone()
     };
     up::check_copies(&new)?;
-    let journal = Journal::new(record.deployment, copy, new);
+    let journal = Journal::new(record.deployment, copy, new, rate);
     if journal.copy.exists() {
         return Err(Error::refused(
             format!("{} is there already", journal.copy.display()),
@@ -331,7 +331,10 @@ impl Run<'_> {
         dry_run: bool,
     ) -> Result<bivouac_stage::Report, Error> {
         let tree = Copy { src: src.to_owned(), dst: Some(dst.to_owned()) };
-        copy::copy_tree(self.home, self.name(), &tree, direction, &How::mirror(dry_run))
+        let servers =
+            self.running()?.0.daemons.iter().filter(|daemon| daemon.server.is_some()).count() as u64;
+        let rate = Some(self.journal.rate.saturating_mul(servers)).filter(|rate| *rate > 0);
+        copy::copy_tree(self.home, self.name(), &tree, direction, &How::mirror(dry_run, rate))
     }
 
     /// Whether the deployment is the old one, and runs: a command was killed before it was taken down.

@@ -58,9 +58,9 @@ impl How {
         self
     }
 
-    /// Everything, so that nothing else is there. Or only what would be done for that.
-    pub fn mirror(dry_run: bool) -> How {
-        let options = Options { delete: true, dry_run, ..Options::default() };
+    /// Everything, so that nothing else is there, and at most so many bytes per second. Or only what would be done for that.
+    pub fn mirror(dry_run: bool, max_rate: Option<u64>) -> How {
+        let options = Options { delete: true, dry_run, max_rate, ..Options::default() };
         How { options }
     }
 

@@ -29,10 +29,15 @@ const LOOK: Duration = Duration::from_millis(20);
 /// Adds servers, and waits until files are spread over them.
 pub fn expand(home: &Home, args: &ExpandArgs) -> Result<(), Error> {
     let Some(rule) = args.restripe.rule() else {
-        return backend::rebuild(home, &args.name, &args.through, |record, directory| {
-            let places = places(record, args, directory)?;
-            Ok(backend::planned(record, &[], &places, &storage(record, args)?, directory))
-        });
+        return backend::rebuild(
+            home,
+            &args.name,
+            (&args.through, args.restripe.max_rate),
+            |record, directory| {
+                let places = places(record, args, directory)?;
+                Ok(backend::planned(record, &[], &places, &storage(record, args)?, directory))
+            },
+        );
     };
     backend::journal::check_none(home, &args.name)?;
     let directory = home.deployment(&args.name);

@@ -41,12 +41,13 @@ pub fn shrink(home: &Home, args: &ShrinkArgs) -> Result<ExitCode, Error> {
                 "leave out --force, --deadline, --dry-run, --json and --cancel (`bivouac rebuild NAME --cancel` gives it up)",
             ));
         }
-        let through = backend::rebuild(home, &args.name, &args.through, |record, directory| {
-            let map = look(record, &directory.key()?)?;
-            let leaving = chosen(record, &map, args)?;
-            check(record, &directory.key()?, &map, &leaving, args)?;
-            Ok(backend::planned(record, &leaving, &[], &[], directory))
-        });
+        let through =
+            backend::rebuild(home, &args.name, (&args.through, restripe.max_rate), |record, directory| {
+                let map = look(record, &directory.key()?)?;
+                let leaving = chosen(record, &map, args)?;
+                check(record, &directory.key()?, &map, &leaving, args)?;
+                Ok(backend::planned(record, &leaving, &[], &[], directory))
+            });
         return through.map(|()| ExitCode::SUCCESS);
     };
     backend::journal::check_none(home, &args.name)?;

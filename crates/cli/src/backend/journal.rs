@@ -43,11 +43,13 @@ pub struct Journal {
     pub seconds: [f64; 3],
     /// Files and directories that were copied out.
     pub counts: [u64; 2],
+    /// Bytes per second that are copied at most for each server; 0: as many as there can be.
+    pub rate: u64,
 }
 
 impl Journal {
     /// At the beginning.
-    pub fn new(old: u64, copy: PathBuf, record: Record) -> Journal {
+    pub fn new(old: u64, copy: PathBuf, record: Record, rate: u64) -> Journal {
         Journal {
             version: VERSION,
             phase: Phase::Flush,
@@ -56,6 +58,7 @@ impl Journal {
             record,
             seconds: [0.0; 3],
             counts: [0; 2],
+            rate,
         }
     }
 
