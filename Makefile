@@ -15,12 +15,13 @@ DENY ?= bans licenses sources
 CARGO ?= cargo
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 
-.PHONY: help build setup lint test unit system demo bench bench-faults clean
+.PHONY: help build setup lint test unit system demo bench bench-faults bench-malleability clean
 
 help:
 	@echo "make build   the programs: $(TARGET)/release/bivouac and libbivouac_preload.so beside it"
 	@echo "make demo    a real workload on four servers, checked against a local directory (under 2 minutes)"
 	@echo "make bench   speed beside the machine's limits (some 40 minutes; bench/run --quick TARGET... for parts of it)"
+	@echo "make bench-malleability  how fast files move when servers come and leave, and what programs feel of it, on 8 shaped links (some 60 minutes)"
 	@echo "make bench-faults  what copies cost, and what is left without some servers, on 8 shaped links (some 10 minutes)"
 	@echo "make test    everything: what tests need is installed, lint, unit tests, whole-system tests"
 	@echo "make lint    formatting, clippy, and what dependencies bring along (cargo-deny)"
@@ -64,6 +65,10 @@ bench: setup build
 
 bench-faults: setup build
 	@BIVOUAC=$(abspath $(TARGET))/release/bivouac bench/run --out $(TARGET)/bench-faults.jsonl faults
+
+bench-malleability: setup build
+	@$(CARGO) build --quiet --release -p bivouac-bench --example moves
+	@BIVOUAC=$(abspath $(TARGET))/release/bivouac bench/run --out $(TARGET)/bench-malleability.jsonl application malleability
 
 clean:
 	@$(CARGO) clean --quiet

@@ -14,6 +14,7 @@ from harness import BIVOUAC, Failed, run
 from targets.tmalleability import NODES, RATE, WRITER
 
 TARGET = "application"
+ALONE = True
 
 # Waits for a sign, reads files one after the other, again and again, checks them, and counts the bytes.
 READER = """

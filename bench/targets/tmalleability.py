@@ -15,6 +15,8 @@ import nets
 from harness import BIVOUAC, Failed, run
 
 TARGET = "malleability"
+# Only where it is asked for: it takes an hour.
+ALONE = True
 NODES = 8
 # Mbit/s: as much as this machine's processors carry on all of them at once.
 RATE = 100
@@ -22,6 +24,9 @@ RATE = 100
 FILES = [(128 << 20, 2), (16 << 20, 16), (1 << 20, 256), (128 << 10, 1024), (64 << 10, 2048)]
 BLOCKS = (64 << 10, 512 << 10, 4 << 20)
 STEPS = {1: (2, 4, 8, 4, 2), 2: (2, 4, 8, 4, 2), 4: (4, 8, 4)}
+
+# Seconds that the direct way took, by copies, blocks, and servers before and after.
+DIRECT = {}
 
 # Writes files of several sizes: of all of them, every `NODES`th.
 WRITER = """
@@ -66,6 +71,7 @@ def measure(bench):
             for block in BLOCKS[1:2] if bench.quick else BLOCKS:
                 for rule in ("direct", "metadata"):
                     chain(bench, network, copies, block, rule)
+            through_backend(bench, network, copies, 512 << 10)
     finally:
         network.close()
 
@@ -164,8 +170,33 @@ def chain(bench, network, copies, block, rule):
                 )
                 pair = ([busiest / rebuilding / 2**20], [carried / 2**20])
                 bench.judge(TARGET, f"{name}: on the busiest link", pair, "MiB/s", at_least=0.8, note=note)
+            if rule == "direct":
+                DIRECT[(copies, block, before, after)] = took
             if grows:
                 bench.row(TARGET, f"{name}: until the new servers have new files", in_force, "s", at_most=1, note=f"{took:.1f} s in all")
             else:
                 bench.row(TARGET, f"{name}: until they have stopped, after their files had left", took - at, "s", note=f"{took:.1f} s in all")
             bench.row(TARGET, f"{name}: longest wait of a program that changes files all the while", waited * 1000, "ms", at_most=100)
+
+
+def through_backend(bench, network, copies, block):
+    """The same with a backend in memory, that carries as much as the links of the deployment's servers together."""
+    steps = STEPS[copies]
+    options = ["--block-size", str(block), "--replicas", str(copies), "--heal-after", "never"]
+    with network.deployment(bench, options, nodes=network.nodes[: steps[0]]) as found, bench.directory("backend") as backend:
+        filled(bench, network, found, steps[0], "a")
+        for before, after in zip(steps, steps[1:]):
+            carried = int(network.carries(1.0))
+            hosts = ",".join(network.nodes[before:after] if after > before else network.nodes[after:before])
+            command = ["expand" if after > before else "shrink", found.name, "--hosts", hosts, "--rebuild", "backend"]
+            command += ["--backend", backend, "--max-rate", str(carried)]
+            command += ["--launcher", "netns"] if after > before else []
+            lines, took = changed(network, found, command)
+            phases = re.search(r"flush ([\d.]+) s, restart ([\d.]+) s, preload ([\d.]+) s", lines[-1][0])
+            note = f"flush {phases[1]} s, restart {phases[2]} s, preload {phases[3]} s" if phases else None
+            what = f"{before} → {after}, backend, R = {copies}, blocks of {block >> 10} KiB: in all"
+            bench.row(TARGET, what, took, "s", note=note)
+            direct = DIRECT.get((copies, block, before, after))
+            if direct:
+                what = f"{before} → {after}, direct, R = {copies}, blocks of {block >> 10} KiB: as many times as fast as backend"
+                bench.row(TARGET, what, took / direct, "", at_least=2)
