@@ -4,6 +4,8 @@ use bivouac_tests::load::{APPENDS, BLOCKS, LENGTHS, Load, NAMES, all_in_step};
 use bivouac_tests::{Site, eventually};
 use rustix::process::Signal;
 use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Write};
+use std::process::Stdio;
 
 /// Bytes of a file that each server has.
 fn held(site: &Site, name: &str, file: &str) -> BTreeMap<u64, u64> {
@@ -104,5 +106,37 @@ fn servers_that_are_killed_meanwhile_finish_or_undo_what_was_begun() {
     blocks.succeeds();
     let said = site.bivouac(["verify", &name]).ok();
     assert!(said.contains("everything that was checked is as it should be"), "{said}");
+    site.bivouac(["down", &name]).ok();
+}
+
+#[test]
+fn files_that_stay_where_they_are_grow_onto_new_servers() {
+    let site = Site::in_memory("restriped-growth");
+    let name = site.up_with(2, &["--block-size", "64K"]);
+    let sum = "head -c 1M /bivouac/closed | md5sum";
+    let before = site.sh(&name, &format!("head -c 1M /dev/urandom > /bivouac/closed && {sum}")).ok();
+    // One program has its file open meanwhile.
+    let program = "import sys
+with open('/bivouac/open', 'wb', buffering=0) as file:
+    file.write(b'a' * (1 << 20))
+    print('written', flush=True)
+    sys.stdin.readline()
+    file.write(b'b' * (4 << 20))";
+    let mut command = site.command(["exec", &name, "--", "python3", "-c", program]);
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("python3 starts");
+    let mut said = BufReader::new(child.stdout.take().expect("piped"));
+    said.read_line(&mut String::new()).expect("it writes");
+    site.bivouac(["expand", &name, "--servers", "+2", "--rebuild", "metadata"]).ok();
+    eventually("no rebuild is under way", || site.status(&name)["rebuild"].is_null());
+    assert_eq!(held(&site, &name, "/closed").keys().copied().collect::<Vec<_>>(), [0, 1], "it stays");
+    site.sh(&name, "head -c 4M /dev/zero >> /bivouac/closed").ok();
+    child.stdin.take().expect("piped").write_all(b"go\n").expect("it listens");
+    assert!(child.wait().expect("it ends").success());
+    for file in ["/closed", "/open"] {
+        assert_eq!(held(&site, &name, file).len(), 4, "{file} has grown onto the new servers");
+    }
+    let same = "cd /bivouac && test $(stat -c %s open) = 5242880 && test $(tr -d b < open | wc -c) = 1048576 && test $(stat -c %s closed) = 5242880";
+    site.sh(&name, same).ok();
+    assert_eq!(site.sh(&name, sum).ok(), before);
     site.bivouac(["down", &name]).ok();
 }

@@ -117,12 +117,14 @@ fn a_rebuild_through_the_backend_that_is_killed_again_and_again_completes() {
     let (mut kills, mut phases) = (0, std::collections::BTreeSet::new());
     let journal = site.home().join(".rebuilding").join(&name);
     for round in 0.. {
-        let mut child =
-            site.command(words).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("starts");
+        let (said, errors) = (site.home().join("said"), std::fs::File::create(site.home().join("said")));
+        let errors = errors.expect("a file");
+        let mut child = site.command(words).stdout(Stdio::null()).stderr(errors).spawn().expect("starts");
         // Each one is given a little longer, so that the whole is interrupted everywhere.
         std::thread::sleep(Duration::from_millis(30 + 15 * round));
         if let Some(ended) = child.try_wait().expect("known") {
-            assert!(ended.success(), "{}", site.bivouac(words).err);
+            let said = std::fs::read_to_string(said).expect("text");
+            assert!(ended.success(), "after {kills} kills, in {phases:?}: {said}");
             break;
         }
         Site::kill(child.id() as i32, Signal::KILL);

@@ -55,8 +55,11 @@ pub fn expand(home: &Home, args: &ExpandArgs) -> Result<(), Error> {
     // Others may change the deployment meanwhile: the servers do the rest.
     drop(lock);
     match rule {
-        // No server leaves: everything is where it is to be.
-        Rule::Metadata => Ok(()),
+        // No server leaves: only files that are open for writing change, so that what they grow by goes to the new servers, too.
+        Rule::Metadata => match look(&record, &key)?.rebuild {
+            Some(_) => Ok(()),
+            None => rebuild::begin(&record, &key, Rule::Metadata, args.restripe.max_rate),
+        },
         Rule::Direct => {
             rebuild::begin(&record, &key, Rule::Direct, args.restripe.max_rate)?;
             rebuild::follow(&record, &key, &args.restripe, None).map(drop)
