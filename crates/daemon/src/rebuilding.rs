@@ -6,7 +6,7 @@
 //! again, because it may answer for other shards. What fails is tried again; nothing is kept here that a restart could lose.
 
 use crate::links::Links;
-use crate::restriping::Restriping;
+use crate::restriping::{Restriping, Room};
 use bivouac_layout::{Epoch, Map, Rebuild};
 use bivouac_meta::{MetaStore, Outside, Restriped, ToMove};
 use bivouac_proto::Errno;
@@ -14,7 +14,7 @@ use bivouac_proto::restripe::Progress;
 use bivouac_proto::status::Failure;
 use bivouac_transport::engine::Requester;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -158,13 +158,6 @@ fn let_shards_move_first(links: &Links, is_still: &impl Fn() -> bool) {
     }
 }
 
-/// How many bytes are on their way.
-#[derive(Default)]
-struct Room {
-    bytes: Mutex<u64>,
-    freed: Condvar,
-}
-
 /// How much of a file is on its way at once, at this pace (bytes per second; 0: any).
 fn longest(pace: u64) -> u64 {
     if pace == 0 { LARGE } else { (pace / 4).clamp(1, LARGE) }
@@ -173,28 +166,6 @@ fn longest(pace: u64) -> u64 {
 /// What may be on its way at this pace.
 fn bytes_at_once(pace: u64) -> u64 {
     if pace == 0 { BYTES_AT_ONCE } else { pace.min(BYTES_AT_ONCE) }
-}
-
-/// Bytes that are on their way until this is dropped.
-struct Taken<'r>(&'r Room, u64);
-
-impl Room {
-    /// Waits until so many bytes more may be on their way. `most`: how many at the moment.
-    fn take(&self, bytes: u64, most: impl Fn() -> u64) -> Taken<'_> {
-        let mut taken = self.bytes.lock().unwrap_or_else(PoisonError::into_inner);
-        while *taken > 0 && *taken + bytes > most() {
-            taken = self.freed.wait_timeout(taken, RETRY).unwrap_or_else(PoisonError::into_inner).0;
-        }
-        *taken += bytes;
-        Taken(self, bytes)
-    }
-}
-
-impl Drop for Taken<'_> {
-    fn drop(&mut self) {
-        *self.0.bytes.lock().unwrap_or_else(PoisonError::into_inner) -= self.1;
-        self.0.freed.notify_all();
-    }
 }
 
 /// Has a file moved, step by step.
@@ -228,27 +199,5 @@ fn move_file<O: Outside>(
                 });
             }
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn no_more_bytes_are_on_their_way_than_may_be_and_a_file_of_any_size_is_let_through() {
-        let (room, most) = (Room::default(), || bytes_at_once(0));
-        let first = room.take(2 * BYTES_AT_ONCE, most);
-        std::thread::scope(|scope| {
-            let second = scope.spawn(|| drop(room.take(1, most)));
-            std::thread::sleep(Duration::from_millis(50));
-            assert!(!second.is_finished());
-            drop(first);
-            second.join().expect("it goes on");
-        });
-        let all: Vec<_> = (0..BYTES_AT_ONCE / LARGE).map(|_| room.take(LARGE, most)).collect();
-        assert_eq!((all.len(), *room.bytes.lock().expect("no panic")), (8, BYTES_AT_ONCE));
-        drop(all);
-        assert_eq!(*room.bytes.lock().expect("no panic"), 0);
     }
 }

@@ -18,6 +18,7 @@
 
 mod flights;
 mod rate;
+mod room;
 mod taking;
 mod yielding;
 
@@ -35,6 +36,7 @@ use bivouac_proto::{Errno, Refusal};
 pub(crate) use flights::Flight;
 use flights::{Flights, Kind};
 use rate::Rate;
+pub(crate) use room::Room;
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -64,6 +66,8 @@ pub(crate) struct Restriping {
     over: Mutex<VecDeque<(Instant, Ino, u64)>>,
     taking: (Mutex<Interruptible>, Condvar),
     rate: Rate,
+    /// What has been asked for and is to come.
+    coming: Room,
     /// What leaves this server, beside what programs read.
     out: Yielding,
     /// What comes, beside what they write.
@@ -111,6 +115,7 @@ impl Restriping {
             over: Mutex::default(),
             taking: Default::default(),
             rate: Rate::default(),
+            coming: Room::default(),
             out: Yielding::new(Box::new(move || read.read.load(Ordering::Relaxed))),
             into: Yielding::new(Box::new(move || written.written.load(Ordering::Relaxed))),
         };

@@ -18,6 +18,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Bytes that are asked for at once.
 const AT_ONCE: u64 = 2 << 20;
+/// The same, of all files: enough for any link. With more, each link would carry many streams at once, which take its buffers
+/// from each other, and from programs' small requests.
+const AT_ONCE_IN_ALL: u64 = 4 * AT_ONCE;
 /// Questions that are under way to one server.
 const TO_ONE: usize = 2;
 
@@ -97,6 +100,7 @@ impl Restriping {
                 let bytes = question.stretches.iter().map(|(_, len)| u64::from(*len)).sum();
                 self.rate.wait(bytes, rate);
                 self.into.wait(bytes);
+                let _coming = self.coming.take(bytes, || AT_ONCE_IN_ALL);
                 got.fetch_add(self.get(step, question)?, Ordering::Relaxed);
             }
             Ok(())
