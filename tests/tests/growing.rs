@@ -139,6 +139,7 @@ fn interrupted(test: &str, replicas: &str) {
         let mut child = site.command(&words).stdout(std::process::Stdio::null()).spawn().expect("starts");
         std::thread::sleep(Duration::from_millis(dice.roll(1500)));
         let killed_command = dice.roll(4) == 0;
+        let mut killed = None;
         if killed_command {
             Site::kill(child.id() as i32, Signal::KILL);
             commands_killed += 1;
@@ -149,15 +150,22 @@ fn interrupted(test: &str, replicas: &str) {
             let pid =
                 all.iter().find(|server| server["id"] == victim).and_then(|server| server["pid"].as_i64());
             // One that leaves may have ended by itself.
-            let pid = pid.and_then(|pid| Pid::from_raw(pid as i32));
-            servers_killed += u32::from(pid.is_some_and(|pid| kill_process(pid, Signal::KILL).is_ok()));
+            let process = pid.and_then(|pid| Pid::from_raw(pid as i32));
+            if process.is_some_and(|process| kill_process(process, Signal::KILL).is_ok()) {
+                servers_killed += 1;
+                killed = Some((victim, pid));
+            }
         }
         let begun = Instant::now();
         let ended = child.wait().expect("ends");
         // One that dies often is started again after growing pauses. When it is down, what it has gives EIO.
         let all_up = || {
             let status = site.status(&name);
-            status["servers"].as_array().expect("a list").iter().all(|server| server["state"] == "up")
+            let all = status["servers"].as_array().expect("a list");
+            let is_dead = |server: &serde_json::Value| {
+                killed.is_some_and(|(victim, pid)| server["id"] == victim && server["pid"].as_i64() == pid)
+            };
+            all.iter().all(|server| server["state"] == "up" && !is_dead(server))
         };
         eventually("all servers are up again", all_up);
         // One that was killed, or has given up, is repeated: it goes on.

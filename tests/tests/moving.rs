@@ -1,10 +1,10 @@
 //! What goes wrong most easily when files move to other servers: a file that is never at rest, what stays behind where blocks
 //! have left, programs that know nothing of it, and servers that come back to files that have changed and moved meanwhile.
 
-use bivouac_tests::Site;
 use bivouac_tests::load::{Load, all_in_step, copies_agree};
+use bivouac_tests::{Site, eventually};
 use rustix::process::Signal;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -73,14 +73,14 @@ fn a_large_file_that_a_program_writes_all_the_time_moves_too_range_by_range() {
     let mut change = |words: &[&str], then: usize| {
         let (begun, before) = (Instant::now(), count());
         let mut child = site.command(words).stdout(Stdio::null()).spawn().expect("starts");
-        let (mut most_ranges, mut seen) = (0, Vec::new());
+        let (mut parts, mut seen) = (BTreeSet::new(), Vec::new());
         let ended = loop {
             if let Some(ended) = child.try_wait().expect("a child") {
                 break ended;
             }
             // While it moves, one part of the file is here and another part there.
             let said = site.bivouac(["layout", "-d", &name, "/large/large"]).ok();
-            most_ranges = most_ranges.max(said.lines().filter(|line| line.contains("range")).count());
+            parts.extend(said.lines().find(|line| line.contains("server 2 ")).map(str::to_owned));
             seen.push(count());
             assert!(begun.elapsed() < Duration::from_secs(100), "it does not end: {said}");
             std::thread::sleep(Duration::from_millis(100));
@@ -89,10 +89,11 @@ fn a_large_file_that_a_program_writes_all_the_time_moves_too_range_by_range() {
         let (took, done) = (begun.elapsed(), count() - before);
         seen.dedup();
         println!(
-            "{}: {took:?}, {done} writes meanwhile, seen at {} moments; {most_ranges}",
+            "{}: {took:?}, {done} writes meanwhile, seen at {} moments; {parts:?}",
             words[0],
             seen.len()
         );
+        assert!(parts.len() > 4, "it goes range by range: {parts:?}");
         assert!(took > Duration::from_secs(1) && done > 100 && seen.len() > 5, "it has written all the time");
         assert_eq!(holders(&site, &name, "/large/large"), then);
         load.assert_alive();
@@ -338,4 +339,83 @@ fn old_programs_with_old_maps_and_cached_descriptors_go_on_after_expansions_and_
 #[test]
 fn old_programs_go_on_after_expansions_and_shrinkages_with_two_copies() {
     old_programs("moving-old-two", "2", "preload");
+}
+
+/// Changes files while a server is away that had parts of them and was given up; or makes them longer when it is back, and says
+/// what is in them then.
+const GROWN: &str = r"
+import hashlib, os, sys
+what, where = sys.argv[1:3]
+os.chdir('/bivouac')
+names = ('cut', 'emptied', 'overwritten', 'replaced', 'left')
+expected = {'cut': b'x' * 70001, 'emptied': b'', 'overwritten': b'y' * 2000000, 'replaced': b'z' * 5000, 'left': b'x' * 2000000}
+if what == 'make':
+    for name in names:
+        with open(name, 'wb') as f: f.write(b'x' * 2000000)
+elif what == 'change':
+    os.truncate('cut', 70001)
+    os.truncate('emptied', 0)
+    with open('overwritten', 'r+b') as f: f.write(b'y' * 2000000)
+    os.unlink('replaced')
+    with open('replaced', 'wb') as f: f.write(b'z' * 5000)
+elif what == 'grow':
+    # By a hole, and by something behind it.
+    for name in names:
+        fd = os.open(name, os.O_RDWR)
+        size, content = int(where), expected[name]
+        assert os.fstat(fd).st_size == len(content), name
+        os.ftruncate(fd, size)
+        assert os.pwrite(fd, b'new', size + 300000) == 3
+        want = content + bytes(size + 300000 - len(content)) + b'new'
+        for other in (fd, os.open(name, os.O_RDONLY)):
+            found = os.pread(other, 9 << 20, 0)
+            wrong = [at for at in range(0, len(want), 4096) if found[at:at + 4096] != want[at:at + 4096]]
+            assert len(found) == len(want) and not wrong, (name, len(found), len(want), wrong[:3], found[wrong[0]:wrong[0] + 9])
+        assert os.fstat(fd).st_size == len(want)
+elif what == 'cut':
+    for name in names: os.truncate(name, len(expected[name]))
+print(*[hashlib.md5(open(name, 'rb').read()).hexdigest() for name in names])
+";
+
+/// What a given-up server still has of files is never seen again, neither in what they grow by nor after they have moved.
+#[test]
+fn a_server_that_was_given_up_and_comes_back_shows_no_old_bytes_in_files_that_grow() {
+    let site = Site::in_memory("moving-given-up");
+    let name = site.name("moves");
+    let options = ["--block-size", "64K", "--heal-after", "never", "--replicas", "2"];
+    site.bivouac(["up", &name, "--servers", "4"].iter().chain(&options)).ok();
+    let run = |what: &str, size: &str| {
+        site.bivouac(["exec", &name, "--", "python3", "-B", "-c", GROWN, what, size]).ok()
+    };
+    let is_down = |server: usize| site.states(&name)[server] == "down";
+    let die = |server: u64| {
+        Site::kill(site.server_pid(&name, server), Signal::KILL);
+        eventually("it is down", || is_down(server as usize));
+    };
+    run("make", "0");
+    die(1);
+    site.bivouac(["heal", &name]).ok();
+    run("change", "0");
+    site.bivouac(["restart", &name, "1"]).ok();
+    all_in_step(&site, &name);
+    let grown = run("grow", "2500000");
+    // Whoever is asked.
+    for server in 0..4 {
+        die(server);
+        assert_eq!(run("look", "0"), grown, "without server {server}");
+        site.bivouac(["restart", &name, &server.to_string()]).ok();
+        all_in_step(&site, &name);
+    }
+    copies_agree(&site, &name);
+    // It gets blocks again, where it has had others before.
+    site.bivouac(["rebuild", &name]).ok();
+    assert_eq!(run("look", "0"), grown, "when they are spread over all again");
+    run("cut", "0");
+    site.bivouac(["expand", &name, "--servers", "+1"]).ok();
+    run("grow", "2500000");
+    site.bivouac(["shrink", &name, "--server", "0"]).ok();
+    assert_eq!(run("look", "0"), grown);
+    copies_agree(&site, &name);
+    verify(&site, &name);
+    site.bivouac(["down", &name]).ok();
 }
