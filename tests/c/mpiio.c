@@ -10,62 +10,12 @@
  * write at once), data sieving (read, change, write back under fcntl locks: lost when locks do nothing), the shared
  * file pointer (a hidden file under an fcntl lock), glibc's asynchronous I/O (helper threads), sizes, and atomic mode.
  */
-#define _GNU_SOURCE
-#include <dlfcn.h>
+#include "ranks.h"
 #include <errno.h>
 #include <fcntl.h>
-#include <mpi.h>
-#include <sched.h>
-#include <stdarg.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
-enum { RANKS = 4 };
-
-static int rank;
 static char base[4096];
-
-/* MPICH's waiting ranks spin and, as Debian builds it, never yield: with fewer cores than ranks each barrier then costs
- * whole time slices. The executable's own symbol comes before libucp's, and yields when there was nothing to do. */
-unsigned ucp_worker_progress(void *worker)
-{
-    static unsigned (*real)(void *);
-    if (real == NULL)
-        real = (unsigned (*)(void *))dlsym(RTLD_NEXT, "ucp_worker_progress");
-    unsigned events = real == NULL ? 0 : real(worker);
-    if (events == 0)
-        sched_yield();
-    return events;
-}
-
-static void __attribute__((noreturn, format(printf, 1, 2))) fail(const char *format, ...)
-{
-    char text[1024];
-    va_list list;
-    va_start(list, format);
-    vsnprintf(text, sizeof text, format, list);
-    va_end(list);
-    fprintf(stderr, "rank %d: %s\n", rank, text);
-    fflush(stderr);
-    MPI_Abort(MPI_COMM_WORLD, 1);
-    _exit(1);
-}
-
-/* Makes an MPI call that must work. */
-#define MUST(call)                                                                                                     \
-    do {                                                                                                               \
-        int code = (call);                                                                                             \
-        if (code != MPI_SUCCESS) {                                                                                     \
-            char reason[MPI_MAX_ERROR_STRING] = "";                                                                    \
-            int length;                                                                                                \
-            MPI_Error_string(code, reason, &length);                                                                   \
-            fail("line %d: %s: %s", __LINE__, #call, reason);                                                          \
-        }                                                                                                              \
-    } while (0)
 
 /* Says a line of the transcript, once everybody has come this far. */
 #define SAY(...)                                                                                                       \
@@ -94,29 +44,6 @@ static void *room(size_t bytes)
         fail("no memory");
     memset(memory, 0xee, bytes);
     return memory;
-}
-
-/* The byte that belongs at an offset of the file with this seed. It repeats at no block, page or stripe size. */
-static unsigned char byte_at(uint64_t offset, uint32_t seed)
-{
-    uint64_t mixed = ((offset >> 3) + 1) * 0x9e3779b97f4a7c15u ^ seed * 0xc2b2ae3d27d4eb4fu;
-    mixed ^= mixed >> 29;
-    mixed *= 0xbf58476d1ce4e5b9u;
-    return (unsigned char)(mixed >> (8 * (offset & 7)));
-}
-
-static void fill(unsigned char *to, uint64_t offset, size_t count, uint32_t seed)
-{
-    for (size_t i = 0; i < count; i++)
-        to[i] = byte_at(offset + i, seed);
-}
-
-static void check(const char *what, const unsigned char *got, uint64_t offset, size_t count, uint32_t seed)
-{
-    for (size_t i = 0; i < count; i++)
-        if (got[i] != byte_at(offset + i, seed))
-            fail("%s: byte %llu is %02x, must be %02x", what, (unsigned long long)(offset + i), got[i],
-                 byte_at(offset + i, seed));
 }
 
 static uint32_t crc(uint32_t value, const unsigned char *data, size_t count)
@@ -167,15 +94,6 @@ static void say_file(const char *part, const char *name)
     SAY("ok %s %lld bytes crc %08x", part, size, value);
 }
 
-/* A transfer that must be complete. */
-static void complete(const char *what, MPI_Status *status, long long bytes)
-{
-    int count = -1;
-    MUST(MPI_Get_count(status, MPI_BYTE, &count));
-    if (count != bytes)
-        fail("%s: %d bytes of %lld", what, count, bytes);
-}
-
 static MPI_File open_file(MPI_Comm group, const char *name, int mode, MPI_Info info)
 {
     MPI_File file;
@@ -192,16 +110,6 @@ static MPI_Info hints(const char *const *pairs)
     return info;
 }
 
-/* Gives the file a view in which `who` has every RANKSth block of `block` bytes. */
-static void view(MPI_File file, int who, int block, int blocks)
-{
-    MPI_Datatype strided;
-    MUST(MPI_Type_vector(blocks, block, block * RANKS, MPI_BYTE, &strided));
-    MUST(MPI_Type_commit(&strided));
-    MUST(MPI_File_set_view(file, (MPI_Offset)who * block, MPI_BYTE, strided, "native", MPI_INFO_NULL));
-    MUST(MPI_Type_free(&strided));
-}
-
 /* All ranks write their blocks in turn, and read back those of the next rank. */
 static void strided(const char *part, const char *name, MPI_Info info, int block, int blocks, uint32_t seed,
                     int together)
@@ -210,7 +118,7 @@ static void strided(const char *part, const char *name, MPI_Info info, int block
     unsigned char *data = room(bytes);
     MPI_Status status;
     MPI_File file = open_file(MPI_COMM_WORLD, name, MPI_MODE_CREATE | MPI_MODE_RDWR, info);
-    view(file, rank, block, blocks);
+    view(file, 0, rank, block, blocks);
     for (int i = 0; i < blocks; i++)
         fill(data + (size_t)i * block, ((uint64_t)i * RANKS + rank) * block, block, seed);
     MUST((together ? MPI_File_write_at_all : MPI_File_write_at)(file, 0, data, (int)bytes, MPI_BYTE, &status));
@@ -219,7 +127,7 @@ static void strided(const char *part, const char *name, MPI_Info info, int block
     MPI_Barrier(MPI_COMM_WORLD);
     MUST(MPI_File_sync(file));
     int other = (rank + 1) % RANKS;
-    view(file, other, block, blocks);
+    view(file, 0, other, block, blocks);
     memset(data, 0xee, bytes);
     MUST((together ? MPI_File_read_at_all : MPI_File_read_at)(file, 0, data, (int)bytes, MPI_BYTE, &status));
     complete(part, &status, (long long)bytes);

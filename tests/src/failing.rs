@@ -38,13 +38,16 @@ impl On {
     pub const FILL: On = On(16);
     /// The part of `WRITE` that sets a file's length.
     pub const TRUNCATE: On = On(32);
+    /// The part of `WRITE` that gives up what was there: punching holes, and removing files.
+    pub const FREE: On = On(64);
 
     /// Both.
     pub const fn and(self, other: On) -> On {
         On(self.0 | other.0)
     }
 
-    fn meets(self, other: On) -> bool {
+    /// Whether one is a part of the other.
+    pub const fn meets(self, other: On) -> bool {
         self.0 & other.0 != 0
     }
 }
@@ -83,6 +86,7 @@ struct Faults {
     set: Mutex<Option<Fault>>,
     slow: Mutex<Option<Slow>>,
     hits: AtomicU64,
+    seen: Mutex<Option<Vec<(On, PathBuf)>>>,
 }
 
 impl Faults {
@@ -98,7 +102,20 @@ impl Faults {
                 self.hits.fetch_add(1, Ordering::Relaxed);
                 Err(fault.error)
             }
-            None => Ok(()),
+            None => {
+                // What is put on stable storage is there when it has been done.
+                if !on.meets(On::SYNC) {
+                    self.note(on, path);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Notes an operation, if somebody watches.
+    fn note(&self, on: On, path: &Path) {
+        if let Some(seen) = self.seen.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
+            seen.push((on, path.to_owned()));
         }
     }
 }
@@ -155,6 +172,17 @@ impl FailingDir {
     /// From now on this is slow.
     pub fn slow_down(&self, slow: Slow) {
         *self.faults.slow.lock().unwrap_or_else(PoisonError::into_inner) = Some(slow);
+    }
+
+    /// From now on it is noted what is done.
+    pub fn watch(&self) {
+        *self.faults.seen.lock().unwrap_or_else(PoisonError::into_inner) = Some(Vec::new());
+    }
+
+    /// What was done since [`FailingDir::watch`], and to which files (paths from the mount point on), in this order: a sync
+    /// when it had ended, everything else when it began.
+    pub fn seen(&self) -> Vec<(On, PathBuf)> {
+        self.faults.seen.lock().unwrap_or_else(PoisonError::into_inner).clone().unwrap_or_default()
     }
 
     /// How many operations have failed since the latest fault was set.

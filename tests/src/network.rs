@@ -89,6 +89,11 @@ impl Network {
         assert!(status.success(), "tc {line}");
     }
 
+    /// The address at which nodes reach the machine itself.
+    pub fn host_address(&self) -> String {
+        format!("{}.1", self.subnet)
+    }
+
     /// A deployment with a server on each node.
     pub fn deploy(&self, site: &Site, options: &[&str]) -> String {
         self.deploy_on(site, self.names.len(), options)

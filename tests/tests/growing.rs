@@ -3,7 +3,7 @@
 
 use bivouac_tests::load::{APPENDS, BLOCKS, LENGTHS, Load, NAMES, all_in_step};
 use bivouac_tests::{Site, eventually};
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 use std::time::{Duration, Instant};
 
 const SUMS: &str = "set -o pipefail; cd /bivouac/old && md5sum * | md5sum && stat -c '%n %s %Y' * | md5sum";
@@ -139,6 +139,7 @@ fn interrupted(test: &str, replicas: &str) {
         let mut child = site.command(&words).stdout(std::process::Stdio::null()).spawn().expect("starts");
         std::thread::sleep(Duration::from_millis(dice.roll(1500)));
         let killed_command = dice.roll(4) == 0;
+        let mut killed = None;
         if killed_command {
             Site::kill(child.id() as i32, Signal::KILL);
             commands_killed += 1;
@@ -148,20 +149,27 @@ fn interrupted(test: &str, replicas: &str) {
             let all = status["servers"].as_array().expect("a list");
             let pid =
                 all.iter().find(|server| server["id"] == victim).and_then(|server| server["pid"].as_i64());
-            if let Some(pid) = pid {
-                Site::kill(pid as i32, Signal::KILL);
+            // One that leaves may have ended by itself.
+            let process = pid.and_then(|pid| Pid::from_raw(pid as i32));
+            if process.is_some_and(|process| kill_process(process, Signal::KILL).is_ok()) {
                 servers_killed += 1;
+                killed = Some((victim, pid));
             }
         }
         let begun = Instant::now();
         let ended = child.wait().expect("ends");
+        // One that dies often is started again after growing pauses. When it is down, what it has gives EIO.
+        let all_up = || {
+            let status = site.status(&name);
+            let all = status["servers"].as_array().expect("a list");
+            let is_dead = |server: &serde_json::Value| {
+                killed.is_some_and(|(victim, pid)| server["id"] == victim && server["pid"].as_i64() == pid)
+            };
+            all.iter().all(|server| server["state"] == "up" && !is_dead(server))
+        };
+        eventually("all servers are up again", all_up);
         // One that was killed, or has given up, is repeated: it goes on.
         if killed_command || !ended.success() {
-            let all_up = || {
-                let status = site.status(&name);
-                status["servers"].as_array().expect("a list").iter().all(|server| server["state"] == "up")
-            };
-            eventually("all servers are up again", all_up);
             let left = numbers(&site, &name).contains(&leaves.parse().expect("a number"));
             if grows || left {
                 let again: Vec<&str> = if grows { vec!["rebuild", &name] } else { words.clone() };

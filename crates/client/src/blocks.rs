@@ -100,7 +100,7 @@ impl Blocks<'_> {
         let end = offset + buffer.len() as u64;
         let mut parts = self.cut(map, offset, buffer);
         if parts.iter().map(|p| p.piece.len).sum::<u64>() != end - offset {
-            return Err(Errno::IO);
+            return Err(self.noted(Errno::IO));
         }
         if let [part] = &mut parts[..]
             && first > 0
@@ -142,7 +142,7 @@ impl Blocks<'_> {
             match read.unwrap_or(Ok(Direct::ThroughServer)) {
                 Ok(Direct::Done(count)) => part.filled += count,
                 Ok(Direct::ThroughServer) => remote.push(part),
-                Err(errno) => part.failed = Some(errno),
+                Err(errno) => part.failed = Some(self.noted(errno)),
             }
         }
         let known_end = match self.layout.replicas {
@@ -150,7 +150,7 @@ impl Blocks<'_> {
             _ => {
                 let (end, left) = self.ask_for(remote, copy_job)?;
                 let (other, unanswered) = self.ask_for(left, read_job)?;
-                unanswered.into_iter().for_each(|part| part.failed = Some(Errno::IO));
+                unanswered.into_iter().for_each(|part| part.failed = Some(self.noted(Errno::IO)));
                 end.max(other)
             }
         };
@@ -233,7 +233,7 @@ impl Blocks<'_> {
             rest = later;
         }
         if !rest.is_empty() {
-            return Err(Errno::IO);
+            return Err(self.noted(Errno::IO));
         }
         // What is written behind a gap has to be undone, which only a server can do. So pieces of other
         // servers go first, and direct writes on this node follow as far as there is no gap.

@@ -73,6 +73,7 @@ pub(crate) struct Copies {
     ready: AtomicU64,
     faults: Faults,
     tidied: Tidied,
+    taken: stripes::Taken,
 }
 
 /// A change of a range, as its primary has the others make it.
@@ -117,8 +118,8 @@ impl Copies {
         let (marks, ranges) = (Marks::new(fences.clone()), Ranges::new(PATIENCE, fences));
         let begun = crate::links::now().unsigned_abs();
         let (slots, chain) = (Slots::new(begun), Chain::new(begun));
-        let (catching, ready, faults, tidied) = Default::default();
-        Copies { links, store, me, ranges, slots, marks, catching, chain, ready, faults, tidied }
+        let (catching, ready, faults, tidied, taken) = Default::default();
+        Copies { links, store, me, ranges, slots, marks, catching, chain, ready, faults, tidied, taken }
     }
 
     /// The map, if this server is the group's primary by it, has a lease, and serves the group.

@@ -51,11 +51,12 @@ impl Follower {
         let catch_up = move |map: &Map| {
             let mut groups = shards_behind(map, me);
             let catches_up = groups.is_empty() || (logs.mend() && catch_up(&links_too, map, &groups));
-            // The controller is told of these, too, when they are served.
-            let handed = map.handed_to(me).map(Group::Shard).collect::<Vec<_>>();
-            let has_taken_over = handed.is_empty() || (logs.has_followed() && links_too.epoch() == map.epoch);
+            // The controller is told of these, too, when they are served, and on stable storage.
+            let handed = map.handed_to(me).collect::<Vec<_>>();
+            let is_served = || logs.has_followed() && links_too.epoch() == map.epoch;
+            let has_taken_over = handed.is_empty() || (is_served() && logs.sync_handed(&handed));
             let mut done = if catches_up { std::mem::take(&mut groups) } else { Vec::new() };
-            done.extend(handed.into_iter().filter(|_| has_taken_over));
+            done.extend(handed.into_iter().map(Group::Shard).filter(|_| has_taken_over));
             *noted.lock().unwrap_or_else(PoisonError::into_inner) = (map.epoch, done);
             catches_up && has_taken_over
         };

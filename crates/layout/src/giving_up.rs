@@ -11,6 +11,7 @@ use crate::groups::{Group, Holders, Lag};
 use crate::ids::{Epoch, GenerationId, SHARDS, ServerId, ShardId};
 use crate::map::{Generation, Map, Server, ServerState, Spare};
 use crate::moving::{MoveStage, ShardMove};
+use std::collections::BTreeSet;
 
 /// A map without some of its servers.
 pub struct Without {
@@ -89,11 +90,41 @@ impl Map {
 
     /// From now on new files are spread over these servers.
     pub(crate) fn begin_generation(&mut self, servers: Vec<ServerId>) {
-        self.generations.push(Generation { servers });
+        self.fall_behind_in(Generation { servers });
         // Those that are down now are behind in what the new generation will hold, too.
         let down = |server: &&Server| server.state != ServerState::Up && !self.is_given_up(server.id);
         let down: Vec<ServerId> = self.servers.iter().filter(down).map(|server| server.id).collect();
         down.into_iter().for_each(|server| self.fall_behind(server));
+    }
+
+    /// Adds a generation. Those that are catching up are behind in what it will hold, too: blocks move there that they should
+    /// have, and may not have got yet.
+    fn fall_behind_in(&mut self, generation: Generation) {
+        let is_of_blocks = |group: &Group| matches!(group, Group::Blocks { .. });
+        let lags = self.behind.iter().filter(|lag| is_of_blocks(&lag.group));
+        let behind: BTreeSet<ServerId> =
+            lags.flat_map(|lag| self.holders(lag.group).behind().collect::<Vec<_>>()).collect();
+        self.generations.push(generation);
+        if behind.is_empty() {
+            return;
+        }
+        let newest = self.newest_generation();
+        let is_new =
+            |group: &Group| matches!(group, Group::Blocks { generation, .. } if *generation == newest);
+        let mut changed = Vec::new();
+        for group in self.replicated().filter(is_new) {
+            let holders = self.holders(group);
+            // Where all holders are catching up there is nobody to get it from: they show what they have.
+            if holders.all().iter().all(|server| behind.contains(server)) {
+                continue;
+            }
+            let bits = holders.all().iter().filter(|server| behind.contains(server));
+            let bits = bits.fold(holders.behind, |bits, server| bits | holders.bit(*server));
+            if bits != holders.behind {
+                changed.push((group, bits));
+            }
+        }
+        self.set_behind(changed);
     }
 
     /// A server that was given up takes part again: new files are spread over it, too. What others hold in its place
@@ -210,6 +241,30 @@ mod tests {
         for group in held {
             assert!(map.is_behind(group, ServerId(2)), "{group:?}: it has nothing of what others will write");
         }
+    }
+
+    #[test]
+    fn who_is_catching_up_at_that_moment_is_behind_in_what_comes_after_it() {
+        // Server 2 was down, and is up again; it has not caught up when a new generation begins.
+        let joining = MapChange::State { server: ServerId(2), state: ServerState::Joining };
+        let joining = joining.apply(&down(&replicated(5, 2, &[&[0, 1, 2, 3, 4]]), 2)).expect("listed");
+        let mut map = up(&joining, 2);
+        map.begin_generation(map.servers.iter().map(|server| server.id).rev().collect());
+        assert_eq!(map.check(), Ok(()));
+        let newest = map.newest_generation();
+        let new = map
+            .replicated()
+            .filter(|group| matches!(group, Group::Blocks { generation, .. } if *generation == newest));
+        let (mut held, mut others) = (0, 0);
+        for group in new {
+            let holders = map.holders(group);
+            held += usize::from(holders.all().contains(&ServerId(2)));
+            others += usize::from(!holders.all().contains(&ServerId(2)));
+            let behind: Vec<ServerId> = holders.behind().collect();
+            let expected = if holders.all().contains(&ServerId(2)) { vec![ServerId(2)] } else { vec![] };
+            assert_eq!(behind, expected, "{group:?}");
+        }
+        assert!(held > 1 && others > 1);
     }
 
     fn up(map: &Map, server: u16) -> Map {

@@ -9,6 +9,8 @@
 //!   Where nothing has copies that is all that keeps it from doing so, so it is waited for, whatever the map says of it.
 //! - Operations over several shards that were decided before the move may not be known to all who take part. What programs
 //!   ask of the shard is refused until they are (and no longer than after a restart); other shards are not concerned.
+//! - A program may have had the former server sync what it changed. So the new one syncs its logs before it says that it answers
+//!   for the shard ([`Core::sync_handed`]): only then the former one removes what it has.
 //! - A server that has nothing to do with a shard any more removes it from memory and log ([`Core::leave`]).
 
 use crate::mutation::{Batch, Mutation};
@@ -19,6 +21,7 @@ use crate::store::Core;
 use crate::stream::Role;
 use bivouac_layout::{Map, MoveStage, ServerId, ServerState, ShardId};
 use bivouac_proto::peer::Position;
+use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
@@ -41,6 +44,13 @@ impl<O: Outside> Core<O> {
                 self.partitions.share(entry.shard, map.epoch.0);
             }
         }
+    }
+
+    /// Puts shards that this server was handed on stable storage, each log once. Says whether it could.
+    pub(crate) fn sync_handed(&self, shards: &[ShardId]) -> bool {
+        let by_log: BTreeMap<usize, ShardId> =
+            shards.iter().map(|id| (usize::from(id.0) % PARTITIONS, *id)).collect();
+        by_log.into_values().all(|id| self.sync_shard(id).is_ok())
     }
 
     /// Removes what this server has of shards that others hold, and which nobody asks it for any more.

@@ -245,7 +245,9 @@ fn next_step(
     // How far a file reached that was being written is not known any more where the last blocks may be lost.
     let is_sure = settled || !layout.has_lost(map, u64::MAX);
     let by = if is_sure { rebuild.rule } else { Rule::Metadata };
-    let grows = !settled && is_sure && grows_elsewhere(layout, map) && cut > last.start;
+    // The last range may begin behind that: if the file has not grown since its last step, there is nothing in it.
+    let cut = cut.max(last.start);
+    let grows = !settled && is_sure && grows_elsewhere(layout, map);
     let next = layout.next_to_restripe(map, by, length, longest);
     let (rule, range) = match next {
         // All of a short file goes at once.

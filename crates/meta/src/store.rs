@@ -275,6 +275,11 @@ impl<O: Outside> MetaStore<O> {
         self.core.has_followed()
     }
 
+    /// Puts shards that this server was handed on stable storage. Says whether it could.
+    pub fn sync_handed(&self, shards: &[ShardId]) -> bool {
+        self.core.sync_handed(shards)
+    }
+
     /// Writes those logs anew that the storage has failed to take records of. Says whether it could: before that, this
     /// server need not try to catch up.
     pub fn mend(&self) -> bool {
@@ -475,17 +480,18 @@ impl<O: Outside> Core<O> {
     }
 
     pub(crate) fn sync(&self, ino: Ino) -> Result<Reply, Failure> {
-        self.partitions.sync(ino.shard()).map_err(|error: LogError| {
+        self.sync_shard(ino.shard())?;
+        Ok(Reply::Done)
+    }
+
+    /// Puts the log of a shard on stable storage.
+    pub(crate) fn sync_shard(&self, id: ShardId) -> Result<(), Failure> {
+        self.partitions.sync(id).map_err(|error: LogError| {
             tracing::error!(%error, "a log could not be synced");
             // Whatever the reason: the kernel may have dropped records.
             let errno = error.errno();
-            if self.partitions.gives_up(ino.shard()) {
-                Refusal::OldServer.into()
-            } else {
-                Failure::Errno(errno)
-            }
-        })?;
-        Ok(Reply::Done)
+            if self.partitions.gives_up(id) { Refusal::OldServer.into() } else { Failure::Errno(errno) }
+        })
     }
 }
 

@@ -256,3 +256,26 @@ fn what_a_file_grows_by_goes_to_the_newest_servers() {
     let (attr, _) = client.create("read", true).unwrap();
     assert!(attr.layout.is_none());
 }
+
+/// What it would grow by has been dealt to newer servers ahead of its end, and newer ones still have come since.
+#[test]
+fn a_file_that_is_open_and_does_not_grow_needs_no_more_steps_after_each_change() {
+    for rule in [Rule::Metadata, Rule::Direct] {
+        let rebuild = Rebuild { rule, ..DIRECT };
+        let cluster = two_of_four();
+        let client = Client::new(&cluster);
+        let (ino, _) = file(&client, "f", &bytes(3 * BLOCK as usize));
+        let server = cluster.inner.map().primary(ino.shard());
+        for (number, servers) in [(1, [0, 1, 2, 3]), (2, [1, 2, 3, 0]), (3, [3, 2, 1, 0])] {
+            let mut map = (*cluster.inner.map()).clone();
+            map.generations.push(Generation { servers: servers.map(ServerId).into() });
+            cluster.inner.set_map(map);
+            finish(&cluster, ino, &rebuild);
+            assert_eq!(cluster.store(server).unwrap().to_restripe(rule).0, [], "generation {number}");
+            assert_eq!(generation(&client, ino).last(), Some(&GenerationId(number)));
+            assert_eq!(content(&cluster, &client, ino), bytes(3 * BLOCK as usize));
+        }
+        client.append(ino, b"more").unwrap();
+        assert_eq!(content(&cluster, &client, ino), [bytes(3 * BLOCK as usize), b"more".to_vec()].concat());
+    }
+}

@@ -250,7 +250,7 @@ impl Filesystem for Passthrough {
 
     fn unlink(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         answer!(reply, () => reply.ok(), {
-            let (directory, _) = self.check_name(On::WRITE, parent, name)?;
+            let (directory, _) = self.check_name(On::WRITE.and(On::FREE), parent, name)?;
             fs::unlinkat(&*directory, name, AtFlags::empty())
         });
     }
@@ -380,9 +380,11 @@ impl Filesystem for Passthrough {
 
     fn fsync(&self, _: &Request, ino: INodeNo, fh: FileHandle, datasync: bool, reply: ReplyEmpty) {
         answer!(reply, () => reply.ok(), {
-            self.check(On::SYNC, ino)?;
+            let (_, path) = self.check(On::SYNC, ino)?;
             let file = self.handle(fh)?;
-            if datasync { fs::fdatasync(&*file) } else { fs::fsync(&*file) }
+            if datasync { fs::fdatasync(&*file)? } else { fs::fsync(&*file)? }
+            self.faults.note(On::SYNC, &path);
+            Ok(())
         });
     }
 
@@ -447,7 +449,7 @@ impl Filesystem for Passthrough {
     ) {
         answer!(reply, () => reply.ok(), {
             let punches = mode & libc::FALLOC_FL_PUNCH_HOLE != 0;
-            self.check(if punches { On::WRITE } else { On::WRITE.and(On::FILL) }, ino)?;
+            self.check(if punches { On::WRITE.and(On::FREE) } else { On::WRITE.and(On::FILL) }, ino)?;
             let mode = FallocateFlags::from_bits_retain(mode as u32);
             fs::fallocate(&*self.handle(fh)?, mode, offset, length)
         });

@@ -368,6 +368,10 @@ impl Copies {
     fn even(&self, map: &Map, ino: Ino, layout: &FileLayout) -> Result<(), Failure> {
         for _ in 0..EVENED {
             let begun = self.catching.fetches.begin(ino, 0..u64::MAX);
+            if self.has_taken(ino, layout.version) {
+                // By a newer layout it may have to be longer.
+                return Err(Errno::AGAIN.into());
+            }
             let own = self.length(ino)?;
             let theirs = self.primaries(map, ino, layout)?;
             let reach = self.reach(map, layout, &theirs, own);

@@ -4,6 +4,10 @@
 //! primary before it did. All holders that are up are told when a step begins and ends. One that was away asks the others
 //! before it catches up with anything ([`Copies::learn_stripes`]), and frees what has left it meanwhile.
 //!
+//! A server that catches up goes by layouts of files that it has asked for. Meanwhile a step may give it blocks which these do
+//! not show. So it notes first that it takes something ([`Copies::takes`]), and from then on neither frees nor cuts off anything
+//! of the file by an older layout.
+//!
 //! What servers compare and fetch of each other they do by a version of the file's layout, like programs: blocks that have left
 //! a server would look like holes there, and must not be taken for what the others should have.
 
@@ -15,16 +19,42 @@ use bivouac_proto::copies::{CopyReply, CopyRequest, Mark, Stripe};
 use bivouac_proto::data::Fallocate;
 use bivouac_proto::status::Failure;
 use bivouac_proto::{Errno, Refusal, Reply, Request};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 /// Most files in one answer.
 const FILES: usize = 10_000;
+/// So many files of which something was taken are remembered in any case.
+const TAKEN: usize = 100_000;
+/// Others for so long: longer than a step takes, and than anybody goes by a layout that he has asked for.
+const MEMORY: Duration = Duration::from_secs(3600);
+
+/// By which version of its layout a server has taken something of a file, and when.
+pub(super) type Taken = Mutex<HashMap<Ino, (u32, Instant)>>;
 
 impl Copies {
     /// Refuses who goes by a layout that blocks have left since.
     pub(super) fn goes_by(&self, ino: Ino, layout: u32) -> Result<(), Refusal> {
         let needed = self.store.stripes().with(ino, |striped| striped.needed);
         if needed.is_none_or(|needed| needed <= layout) { Ok(()) } else { Err(Refusal::StaleLayout) }
+    }
+
+    /// From now on this server has something of a file, or is about to, that layouts before this version do not show.
+    pub(crate) fn takes(&self, ino: Ino, version: u32) {
+        self.apply(ino, 0..u64::MAX, || {
+            let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+            if taken.len() >= TAKEN {
+                taken.retain(|_, (_, since)| since.elapsed() < MEMORY);
+            }
+            taken.insert(ino, (version, Instant::now()));
+        });
+    }
+
+    /// Whether it has taken something since this version of a file's layout.
+    pub(super) fn has_taken(&self, ino: Ino, layout: u32) -> bool {
+        let taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        taken.get(&ino).is_some_and(|(version, _)| *version > layout)
     }
 
     /// What this server knows of restriped files behind this one, in the order of their numbers.
@@ -163,8 +193,10 @@ impl Copies {
             let Some(piece) = layout.piece_at(map, data, length.max(data + 1)) else { break };
             at = piece.offset + piece.len;
             if !is_own(piece.group) {
-                let punch =
-                    || self.store.fallocate_summed(ino, piece.offset, piece.len, Fallocate::PunchHole);
+                let punch = || match self.has_taken(ino, layout.version) {
+                    true => Ok(()),
+                    false => self.store.fallocate_summed(ino, piece.offset, piece.len, Fallocate::PunchHole),
+                };
                 self.apply(ino, piece.offset..at, || self.unseen(ino, None, punch)).map_err(failed)?;
             }
         }

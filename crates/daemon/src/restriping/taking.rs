@@ -79,6 +79,9 @@ impl Restriping {
         let Some(taking) = self.begin_taking(step) else { return Err(Errno::AGAIN.into()) };
         let range = step.start..step.end.min(length);
         let wanted: Vec<Move> = moves(map, (&step.old, &step.new), range, self.me).collect();
+        if step.new.replicas != 1 {
+            self.copies.takes(step.ino, step.new.version);
+        }
         if !step.old.servers_to_clear(map, u64::MAX).contains(&self.me) {
             // Whatever is here was left when this server was given up, or by an earlier try.
             let drop = || self.store.drop_sub_file(step.ino);
