@@ -222,6 +222,7 @@ impl MapChange {
                 next.doubt_copies();
             }
         }
+        // The host of a server that was replaced stays.
         if !matches!(self, MapChange::Replace(_)) {
             next.note_vacated(map);
         }
