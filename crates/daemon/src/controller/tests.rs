@@ -428,9 +428,9 @@ fn a_controller_that_follows_another_one_declares_down_who_has_died_meanwhile_an
         ControllerConfig { fresh: false, ..config(cluster.daemons[0].own.clone(), |_| {}) },
         &cluster.voter,
     );
-    let state = |server| next.map().server(ServerId(server)).expect("listed").state;
+    let state = |server| next.newest().server(ServerId(server)).expect("listed").state;
     eventually("down", || state(1) == ServerState::Down);
-    assert_eq!((state(0), state(2), next.map().epoch), (ServerState::Up, ServerState::Up, Epoch(2)));
+    assert_eq!((state(0), state(2), next.newest().epoch), (ServerState::Up, ServerState::Up, Epoch(2)));
 }
 
 #[test]
@@ -447,8 +447,8 @@ fn a_server_that_was_restarted_while_nobody_was_the_controller_is_found_out_by_t
         ControllerConfig { fresh: false, ..config(cluster.daemons[0].own.clone(), |_| {}) },
         &cluster.voter,
     );
-    eventually("down, joining and up", || next.map().epoch == Epoch(4));
-    assert!(!next.map().behind.is_empty(), "it has to catch up");
+    eventually("down, joining and up", || next.newest().epoch == Epoch(4));
+    assert!(!next.newest().behind.is_empty(), "it has to catch up");
 }
 
 #[test]
