@@ -207,7 +207,9 @@ If a server does not come up, all new ones are taken back."
     /// Take servers away from a deployment while programs use it.
     #[command(
         long_about = "Take servers away from a running deployment. They get no new files from now on; what they have goes to the \
-others, while programs read and write it; then they stop, and their storage is removed. Programs on their hosts go on.",
+others, while programs read and write it; then they stop, and their storage is removed. Programs on their hosts go on. A host whose \
+last server has left can be switched off when the command has returned; unless it names programs there, for which the host's agent \
+stays until they end.",
         after_long_help = "Examples:
   bivouac shrink job --servers -2           the two that came last
   bivouac shrink job --hosts node5,node6    all servers of these hosts

@@ -171,7 +171,9 @@ fn serve() -> ExitCode {
     let end = running.wait();
     traces::forget(&run_dir, &label);
     tracing::info!("stopped");
-    if config.agent || end == End::Deserted {
+    if end == End::Left {
+        down::after_leaving(&config);
+    } else if config.agent || end == End::Deserted {
         let done = down::after_lifeline(&config);
         if !done && end == End::Deserted {
             down::after_desertion(&config);

@@ -12,6 +12,7 @@ use crate::home::{Directory, Home, LauncherKind, Lock, RECORD, Record, State, ui
 use crate::launch::{self, CleanupOrder, Leave};
 use crate::signals;
 use crate::status;
+use crate::vacating;
 use bivouac_daemon::DaemonConfig;
 use bivouac_daemon::controller::ControlLink;
 use bivouac_proto::auth::Key;
@@ -53,8 +54,19 @@ pub fn take_down(directory: &Directory, record: &Record, keep: bool, _lock: &Loc
     // A signal that interrupted `up` must not prevent the hosts from being cleaned.
     signals::heeded();
     directory.end_policy_process();
+    let key = directory.key().ok();
+    let runs = record.state == State::Running;
+    let overview = key.as_ref().filter(|_| runs).and_then(|key| status::overview(record, key).ok());
+    // Hosts that have left while a command was killed may be switched off.
+    let mut record = record.clone();
+    if let Some(overview) = &overview
+        && vacating::forget(&mut record, &overview.map)
+    {
+        directory.save(&record)?;
+    }
+    let record = &record;
     let keep = keep && record.daemons.iter().any(|d| !d.storage.is_empty());
-    let asked = directory.key().is_ok_and(|key| ask(record, &key, keep));
+    let asked = key.is_some_and(|key| ask(record, &key, overview, keep));
     let leave = if keep { Leave::Storage } else { Leave::Nothing };
     clean_hosts(directory, record, leave, if asked { GRACE } else { NO_GRACE })?;
     if !keep {
@@ -70,20 +82,16 @@ pub fn take_down(directory: &Directory, record: &Record, keep: bool, _lock: &Loc
 }
 
 /// Asks all daemons to stop. Returns whether all that were started have accepted.
-fn ask(record: &Record, key: &Key, keep: bool) -> bool {
+fn ask(record: &Record, key: &Key, overview: Option<status::Overview>, keep: bool) -> bool {
     let tell = |endpoint: &Endpoint| {
         ControlLink::connect(endpoint, key, record.deployment, control::STOP)
             .and_then(|mut link| link.tell(ControlRequest::Shutdown { keep }))
             .is_ok()
     };
     // Any agent would end, and only the controller tells the others.
-    let controller = || {
-        let leader = status::overview(record, key).ok()?.leader;
-        record.daemons.iter().find(|daemon| daemon.agent && daemon.node == leader)
-    };
-    if record.state == State::Running
-        && controller().is_some_and(|daemon| tell(&daemon.endpoint(&record.name, key)))
-    {
+    let leader = overview.map(|overview| overview.leader);
+    let controller = record.daemons.iter().find(|daemon| daemon.agent && Some(daemon.node) == leader);
+    if controller.is_some_and(|daemon| tell(&daemon.endpoint(&record.name, key))) {
         return true;
     }
     let started: Vec<_> = record.all().filter(|d| d.process.is_some()).collect();
@@ -193,6 +201,27 @@ pub fn after_lifeline(config: &DaemonConfig) -> bool {
         tracing::error!(%error, "not everything could be removed");
     }
     true
+}
+
+/// What an agent does whose node has left: nothing of the deployment is to be left there.
+pub fn after_leaving(config: &DaemonConfig) {
+    // Logs in a shared home are removed by the next command.
+    let shared = config.deployment_dir.join(RECORD).exists();
+    let order = CleanupOrder {
+        name: config.name.clone(),
+        deployment: config.deployment,
+        uid: config.uid,
+        leave: Leave::Nothing,
+        grace_ms: 0,
+        processes: Vec::new(),
+        storage: Vec::new(),
+        logs: if shared { Vec::new() } else { vec![config.log_file.clone()] },
+        voters: vec![DaemonConfig::voter_dir(&config.deployment_dir, config.node)],
+        only: Some(format!("agent-{}", config.node)),
+    };
+    if let Err(error) = cleanup::clean(&order) {
+        tracing::error!(%error, "not everything could be removed");
+    }
 }
 
 /// What a deserted daemon does on a host that the deployment was not started from: the other daemons here are

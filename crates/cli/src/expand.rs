@@ -10,7 +10,7 @@ use crate::error::Error;
 use crate::home::{DaemonRecord, Directory, Home, Lock, Record};
 use crate::joining::{self, Place, Started, free_port};
 use crate::text::plural;
-use crate::{hosts, leader, rebuild, replace, signals, status, up};
+use crate::{hosts, leader, rebuild, replace, shrink, signals, status, up, vacating};
 use bivouac_daemon::controller::LinkError;
 use bivouac_layout::map::Node;
 use bivouac_layout::{Growth, Map, NodeId, Rule, SERVERS_MAX, Server, ServerId, ServerState};
@@ -80,7 +80,12 @@ pub fn add_servers(
         directory.save(record)?;
     }
     take_back_unarrived(directory, record, key, &map, lock)?;
+    // Hosts that have left may be given again.
+    shrink::forget(directory, record, &map, lock)?;
     let places = places(record, args, directory)?;
+    if vacating::wait_for_leaving(record, key, &map, &places)? {
+        return add_servers(directory, record, key, args, lock);
+    }
     if usize::from(map.numbers) + places.len() > usize::from(SERVERS_MAX) {
         return Err(Error::refused(
             format!("{} more servers are too many: this deployment has had {}", places.len(), map.numbers),
@@ -99,6 +104,11 @@ pub fn add_servers(
         signals::heeded();
         if let Err(left) = take_back(&mut started, record, key) {
             left.show();
+        }
+        // A host has left at this moment: it gets an agent like any other.
+        let has_left = |map: Map| places.iter().any(|place| !place.is_new && map.has_left(place.node));
+        if look(record, key).is_ok_and(has_left) {
+            return add_servers(directory, record, key, args, lock);
         }
         return Err(error);
     }

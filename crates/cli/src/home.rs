@@ -407,6 +407,9 @@ pub struct Record {
     /// have left is removed with the deployment.
     #[serde(default)]
     pub former: Vec<DaemonRecord>,
+    /// Numbers of nodes below this one were given, perhaps to nodes that have left, and are not given again.
+    #[serde(default)]
+    pub nodes: u16,
 }
 
 impl Record {
@@ -446,6 +449,7 @@ impl Record {
             closed: false,
             daemons: Vec::new(),
             former: Vec::new(),
+            nodes: 0,
         }
     }
 

@@ -69,7 +69,8 @@ pub fn place(record: &Record, name: &str, launcher: LauncherChoice) -> Result<Pl
                 // This machine by another name.
                 Some(agent) => of(agent, true),
                 None => {
-                    let node = NodeId(1 + record.all().map(|d| d.node.0).max().unwrap_or(0));
+                    let known = record.all().map(|d| d.node.0).max().unwrap_or(0);
+                    let node = NodeId(record.nodes.max(1 + known));
                     let domains: BTreeSet<u16> = record.daemons.iter().map(|d| d.domain).collect();
                     let domain = (node.0..u16::MAX).find(|domain| !domains.contains(domain));
                     Place { host, node, domain: domain.unwrap_or(u16::MAX), is_new: true }

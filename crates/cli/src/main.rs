@@ -53,6 +53,7 @@ mod signals;
 mod status;
 mod text;
 mod up;
+mod vacating;
 mod verify;
 mod workers;
 

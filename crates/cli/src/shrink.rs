@@ -3,7 +3,7 @@
 //! The controller lists them as departing; from then on they get no new files. Their shards move to others, and so do the
 //! blocks that they have ([`crate::rebuild`]); when nothing is left on them, the controller takes them off the map and has them
 //! stop, which removes their storage. All of that goes on without this command, which watches, and in the end forgets them in
-//! the deployment's record. Servers whose nodes will be taken away do not wait for that ([`crate::leaving`]).
+//! the deployment's record. A host whose last server has left leaves, too ([`crate::vacating`]). Servers whose nodes will be taken away do not wait for that ([`crate::leaving`]).
 
 use crate::args::{Restripe, ShrinkArgs};
 use crate::backend;
@@ -14,7 +14,7 @@ use crate::launch::Leave;
 use crate::leaving::{self, Losses};
 use crate::rebuild::Waited;
 use crate::text::{plural, size};
-use crate::{holding, hosts, leader, rebuild, replace, restart, status};
+use crate::{holding, hosts, leader, rebuild, replace, restart, status, vacating};
 use bivouac_daemon::controller::LinkError;
 use bivouac_layout::{Map, Rule, ServerId};
 use bivouac_proto::auth::Key;
@@ -63,6 +63,7 @@ pub fn shrink(home: &Home, args: &ShrinkArgs) -> Result<ExitCode, Error> {
         return leaving::dry_run(&record, &key, &leaving, args).map(exit_code);
     }
     let begun = Instant::now();
+    let nodes = vacating::nodes_of(&map, &leaving);
     depart(&record, &key, &map, &leaving)?;
     let has_time = match args.force {
         true => false,
@@ -75,6 +76,7 @@ pub fn shrink(home: &Home, args: &ShrinkArgs) -> Result<ExitCode, Error> {
         true => Losses::default(),
         false => leaving::leave_now(&record, &key, &leaving)?,
     };
+    vacating::wait(&record, &key, &nodes)?;
     let map = look(&record, &key)?;
     forget(&directory, &mut record, &map, &lock)?;
     if !args.json {
@@ -311,13 +313,13 @@ fn wait_until_gone(
     }
 }
 
-/// Forgets servers that have left: they have been told to stop, and what is left of them is removed.
+/// Forgets servers that have left, and agents of hosts that have: they have been told to stop, and what is left of them is removed.
 pub fn forget(directory: &Directory, record: &mut Record, map: &Map, _lock: &Lock) -> Result<(), Error> {
     let has_left = |daemon: &DaemonRecord| {
         daemon.server.is_some_and(|id| map.server(id).is_none() && !map.arriving.contains(&id))
     };
     let gone: Vec<DaemonRecord> = record.daemons.iter().filter(|daemon| has_left(daemon)).cloned().collect();
-    let any = !gone.is_empty();
+    let mut any = !gone.is_empty();
     for daemon in gone {
         record.daemons.retain(|other| other.label() != daemon.label());
         if let Err(error) = clean(record, &daemon, Leave::Nothing) {
@@ -326,5 +328,6 @@ pub fn forget(directory: &Directory, record: &mut Record, map: &Map, _lock: &Loc
             record.former.push(daemon);
         }
     }
+    any |= vacating::forget(record, map);
     if any { directory.save(record) } else { Ok(()) }
 }

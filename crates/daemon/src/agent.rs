@@ -67,6 +67,10 @@ struct Shared {
     accounted: AtomicU64,
     /// Programs may not attach, apart from those that copy the deployment.
     closed: AtomicBool,
+    /// Nobody may attach: the agent ends, because its node leaves the deployment.
+    leaves: AtomicBool,
+    /// Processes have died, and servers may not have heard of all that yet. Set with `sessions` locked.
+    owes: AtomicBool,
     sessions: Mutex<Sessions>,
 }
 
@@ -133,6 +137,8 @@ impl Agent {
             stopping: AtomicBool::new(false),
             accounted: AtomicU64::new(0),
             closed: AtomicBool::new(closed),
+            leaves: AtomicBool::new(false),
+            owes: AtomicBool::new(false),
             sessions: Mutex::new(Sessions {
                 numbers: Numbers::new(node, random().map_err(system)?),
                 processes: HashMap::new(),
@@ -247,6 +253,9 @@ impl Shared {
         if self.closed.load(Ordering::Acquire) && !holders::copies(number) {
             return Err(Errno::BUSY);
         }
+        if self.leaves.load(Ordering::Acquire) {
+            return Err(Errno::NODEV);
+        }
         let session = sessions.numbers.next();
         self.watch(&mut sessions, session, number)?;
         let owner = match sessions.owner(number) {
@@ -303,11 +312,19 @@ impl Shared {
             let is_down = |server| map.server(server).is_none_or(|s| s.state == ServerState::Down);
             owed.retain(|(server, session)| is_down(*server) || !self.end(*server, *session));
             self.sweep();
+            self.settle(&owed);
             if locks_swept.is_none_or(|last| last.elapsed() >= SWEEP_EVERY) {
                 locks_swept = Some(Instant::now());
                 self.sweep_locks(&mut owed);
+                self.settle(&owed);
             }
         }
+    }
+
+    /// Notes whether servers have heard of the ends of all sessions that were taken out.
+    fn settle(&self, owed: &[(ServerId, u64)]) {
+        let _sessions = self.sessions();
+        self.owes.store(!owed.is_empty(), Ordering::Release);
     }
 
     /// Waits, and takes out the sessions whose processes died.
@@ -333,6 +350,9 @@ impl Shared {
                 }
                 session => dead.extend(sessions.remove(session)),
             }
+        }
+        if !dead.is_empty() {
+            self.owes.store(true, Ordering::Release);
         }
         dead
     }

@@ -385,10 +385,9 @@ impl Controller {
         }
     }
 
-    /// The current map.
-    #[cfg(test)]
-    pub(crate) fn map(&self) -> Arc<Map> {
-        lock(&self.shared.view).map.clone()
+    /// The newest map that was committed.
+    pub(crate) fn newest(&self) -> Arc<Map> {
+        self.shared.newest()
     }
 
     /// Takes in what was committed although nobody has waited for it.

@@ -6,6 +6,7 @@ use crate::daemon::{Daemon, End};
 use crate::error::DaemonError;
 use crate::heritage;
 use crate::links::Links;
+use crate::lookout;
 use crate::run_dir::RunDir;
 use crate::wards::View;
 use bivouac_data::{DataError, DataStore};
@@ -17,6 +18,7 @@ use bivouac_transport::{Endpoint, Server, ServerOptions};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// How long storage that another server uses is waited for.
@@ -30,6 +32,8 @@ pub struct Running {
     pub address: Option<SocketAddr>,
     daemon: Arc<Daemon>,
     server: Server,
+    /// On agents.
+    lookout: Option<JoinHandle<()>>,
 }
 
 /// Starts a daemon: opens its storage, makes its node's directories, binds its sockets. It serves control
@@ -61,13 +65,16 @@ pub fn start(config: DaemonConfig) -> Result<Running, DaemonError> {
         let names = bivouac_node::server_sockets(config.uid, &config.name, &config.key, server.id);
         endpoints.push(Endpoint::Node(names));
     }
-    let daemon = Arc::new(Daemon::new(config, links, agent, boot, meta)?);
+    let node = agent.is_some().then_some(config.node);
+    let daemon = Arc::new(Daemon::new(config, links.clone(), agent, boot, meta)?);
     let server = Server::start(daemon.clone(), endpoints, ServerOptions::default())?;
     let address = server.local_addrs().iter().find_map(|endpoint| match endpoint {
         Endpoint::Tcp(address) => Some(*address),
         Endpoint::Unix(_) | Endpoint::Node(_) => None,
     });
-    Ok(Running { address, daemon, server })
+    let lookout = node.map(|node| lookout::start_on_agent(&links, node, daemon.ending.clone()));
+    let lookout = lookout.transpose().map_err(DaemonError::Thread)?;
+    Ok(Running { address, daemon, server, lookout })
 }
 
 /// Opens a server's stores. In a new storage, the metadata's directory is made before the data store's
@@ -150,6 +157,9 @@ impl Running {
         }
         self.daemon.links.lease.end();
         self.daemon.links.close();
+        if let Some(lookout) = self.lookout {
+            let _ = lookout.join();
+        }
         if let Some(store) = self.daemon.meta.get() {
             store.stop_waiting();
         }

@@ -109,6 +109,13 @@ pub enum MapChange {
         /// Which.
         servers: Vec<ServerId>,
     },
+    /// The agent of a node has ended whose servers have left before: the node is one of the deployment no more.
+    Leave {
+        /// Which.
+        node: NodeId,
+        /// No program of the node had anything locked or open. (Otherwise that ends, as if the node were away.)
+        idle: bool,
+    },
 }
 
 impl MapChange {
@@ -183,6 +190,9 @@ impl MapChange {
             MapChange::Abandon { servers } => {
                 next = Map { epoch: next.epoch, ..map.without_abandoned(servers)? };
             }
+            MapChange::Leave { node, idle } => {
+                next = Map { epoch: next.epoch, ..map.without_vacated(*node, *idle)? };
+            }
             MapChange::MoveShards { moves } => next = next.with_moves(moves)?,
             MapChange::Node { node, away } => {
                 map.node(*node)?;
@@ -195,7 +205,9 @@ impl MapChange {
             MapChange::Resumed { agents, servers } => {
                 next.away = next.nodes.iter().map(|node| node.id).collect();
                 for (node, address) in agents {
-                    next.nodes.iter_mut().find(|n| n.id == *node)?.agent = *address;
+                    // The agent of a node that has left may have been started by who did not know that yet.
+                    let Some(known) = next.nodes.iter_mut().find(|n| n.id == *node) else { continue };
+                    known.agent = *address;
                     next.away.retain(|away| away != node);
                 }
                 next.servers.iter_mut().for_each(|server| server.state = ServerState::Down);
@@ -209,6 +221,10 @@ impl MapChange {
                 back.into_iter().for_each(|server| next.take_back(server));
                 next.doubt_copies();
             }
+        }
+        // The host of a server that was replaced stays.
+        if !matches!(self, MapChange::Replace(_)) {
+            next.note_vacated(map);
         }
         next.welcome();
         next.leave_behind_who_is_away();
@@ -264,9 +280,11 @@ mod tests {
             state(9, ServerState::Down),
             MapChange::InStep { servers: vec![(ServerId(9), Vec::new())] },
             MapChange::Resumed { agents: Vec::new(), servers: vec![(ServerId(9), address)] },
-            MapChange::Resumed { agents: vec![(NodeId(9), address)], servers: Vec::new() },
         ] {
             assert_eq!(unknown.apply(&map), None);
         }
+        // A node that has left is not one more.
+        let left = MapChange::Resumed { agents: vec![(NodeId(9), address)], servers: Vec::new() };
+        assert_eq!(left.apply(&map).map(|map| map.nodes), Some(map.nodes));
     }
 }

@@ -101,6 +101,7 @@ impl Map {
         map.spares.retain(|spare| !servers.contains(&spare.server));
         map.nodes.retain(|node| !nodes.contains(&node.id));
         map.away.retain(|node| !nodes.contains(node));
+        map.vacated.retain(|node| !nodes.contains(node));
         map.behind = self.lags_in(&map)?;
         map.check().is_ok().then_some(map)
     }

@@ -45,6 +45,7 @@ impl Map {
             joined: 0,
             ..server.clone()
         }));
+        map.vacated.retain(|node| servers.iter().all(|server| server.node != *node));
         map.arriving.extend(servers.iter().map(|server| server.id));
         map.numbers = last as u16;
         map.check().is_ok().then_some(map)

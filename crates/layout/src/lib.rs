@@ -17,7 +17,8 @@
 //! - [`change`]: what can happen to a map.
 //! - [`balance`]: assigning shards to servers evenly, moving as few of them as possible. `rebalancing`: which are to move;
 //!   `moving`: how they do.
-//! - `growing`, `departing`, `abandoning`, `giving_up`, `replacing`: servers that come and go.
+//! - `growing`, `departing`, `abandoning`, `giving_up`, `replacing`: servers that come and go; `vacating`: nodes that leave
+//!   with their last server.
 
 mod abandoning;
 pub mod balance;
@@ -38,6 +39,7 @@ mod replacing;
 pub mod restripe;
 mod since;
 pub mod template;
+mod vacating;
 
 pub use abandoning::Loss;
 pub use change::MapChange;

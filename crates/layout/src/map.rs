@@ -144,8 +144,12 @@ pub struct Map {
     /// what their holders do not have would look like holes.
     pub gone: Vec<Group>,
     /// Nodes that were declared away, sorted: nobody reaches their agents and servers. What their programs had locked and
-    /// open, they have not any more ([`Map::is_away`]).
+    /// open, they have not any more ([`Map::is_away`]). Nodes whose agents died before they could leave
+    /// ([`crate::vacating`]) stay here, although the map has no such nodes any more.
     pub away: Vec<NodeId>,
+    /// Nodes whose last server has left, sorted: their agents end as soon as no program there uses the deployment
+    /// ([`crate::vacating`]).
+    pub vacated: Vec<NodeId>,
     /// Servers that were added and have not been up yet, sorted.
     pub arriving: Vec<ServerId>,
     /// Servers that are to leave, sorted: they get nothing new.
@@ -302,10 +306,12 @@ impl Map {
             || self.gone.iter().any(|group| matches!(group, Group::Shard(_)) || self.lag_of(*group).is_some())
         {
             Err("groups that are gone are not sorted, not of blocks, or lag")
-        } else if !self.away.windows(2).all(|w| w[0] < w[1])
-            || !self.away.iter().all(|node| self.node(*node).is_some())
+        } else if !self.away.windows(2).all(|w| w[0] < w[1]) {
+            Err("nodes that are away are not sorted")
+        } else if !self.vacated.windows(2).all(|w| w[0] < w[1])
+            || !self.vacated.iter().all(|node| self.node(*node).is_some() && !self.has_servers(*node))
         {
-            Err("nodes that are away are unknown or not sorted")
+            Err("nodes that servers have left are unknown, not sorted, or have servers")
         } else if !self.behind.iter().all(|lag| self.holders(lag.group).in_step().next().is_some()) {
             Err("no holder of a group is in step")
         } else if !self.successors.windows(2).all(|w| w[0].0 < w[1].0)
@@ -412,9 +418,10 @@ mod tests {
         fn spare(server: u16) -> Spare {
             Spare { server: ServerId(server), since: GenerationId(1) }
         }
-        let cases: [(&str, Break); 31] = [
-            ("away are unknown", |m| m.away = vec![NodeId(9)]),
-            ("away are unknown", |m| m.away = vec![NodeId(1), NodeId(0)]),
+        let cases: [(&str, Break); 32] = [
+            ("away are not sorted", |m| m.away = vec![NodeId(1), NodeId(0)]),
+            ("have left are unknown", |m| m.vacated = vec![NodeId(9)]),
+            ("or have servers", |m| m.vacated = vec![NodeId(1)]),
             ("nodes are not sorted", |m| m.nodes.swap(0, 1)),
             ("copies is out of bounds", |m| m.replicas = 0),
             ("copies is out of bounds", |m| m.replicas = 2),

@@ -59,6 +59,7 @@ impl Map {
         let new = map.servers.iter_mut().find(|s| s.id == server)?;
         new.former.push(Former { node: old.node, until });
         (new.node, new.address) = (node.id, address);
+        map.vacated.retain(|vacated| *vacated != node.id);
         let mut lost = Vec::new();
         let held = self.replicated().filter_map(|group| {
             let holders = self.holders(group);

@@ -153,6 +153,12 @@ pub enum ControlRequest {
         /// Whether they may.
         programs: bool,
     },
+    /// The servers of your node have left, by my map and by yours: end, if no program there uses the deployment (`Leaving`).
+    /// To an agent.
+    Leave {
+        /// Only say whether any does.
+        ask: bool,
+    },
 }
 
 /// Most entries in one answer to [`ControlRequest::Held`], and in [`ControlRequest::Programs`].
@@ -382,4 +388,11 @@ pub enum ControlReply {
     Programs(Vec<Holder>),
     /// The programs of the node that use the deployment at this moment, apart from those that copy it: their processes and names.
     Users(Vec<(u32, String)>),
+    /// Whether the agent ends, or would, because nobody on its node uses the deployment.
+    Leaving {
+        /// It does.
+        idle: bool,
+        /// The programs that use it: their processes and names. Without any, something that they had is still being given up.
+        programs: Vec<(u32, String)>,
+    },
 }

@@ -248,6 +248,7 @@ fn whatever_is_taken_for_a_map_is_refused_or_can_be_used() {
             .collect();
         map.nodes = vec![node.clone()];
         map.away = vec![node.id];
+        map.vacated.clear();
         (map.copies, map.replicas, map.min_copies) = (1, 1, 1);
         map.behind.clear();
         map.arriving.clear();

@@ -83,12 +83,14 @@ fn clean_one(order: &CleanupOrder, run_dir: Option<&Path>, label: &str) -> Resul
             remove_storage(path)?;
         }
         order.voters.iter().for_each(|directory| home::remove_voter(directory));
-        for log in &order.logs {
-            let _ = std::fs::remove_file(log);
-        }
+        remove_logs(order);
     }
     if let Some(run_dir) = run_dir {
         traces::forget(run_dir, label);
+        // The last daemon of a host: an agent that was killed leaves a key and more.
+        if order.leave == Leave::Nothing && trace.is_some() && traces::all(run_dir).is_empty() {
+            remove_run_dir(run_dir, order.leave);
+        }
     }
     Ok(())
 }

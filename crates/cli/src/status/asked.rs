@@ -119,13 +119,15 @@ pub(super) fn agents(record: &Record, overview: Option<&Overview>) -> Vec<AgentS
         node if overview.voters.contains(&node) => AgentRole::Voter,
         _ => AgentRole::Follower,
     };
-    let agents = record.daemons.iter().filter(|daemon| daemon.agent);
+    let has_left = |node: NodeId| overview.is_some_and(|overview| overview.map.has_left(node));
+    let agents = record.daemons.iter().filter(|daemon| daemon.agent && !has_left(daemon.node));
     let shown = agents.map(|daemon| AgentStatus {
         node: daemon.node.0,
         host: daemon.host.clone(),
         pid: pid(record, Some(daemon), None),
         role: overview.map(|overview| role(daemon.node, overview)),
         away: overview.is_some_and(|overview| overview.map.is_away(daemon.node)),
+        leaving: overview.is_some_and(|overview| overview.map.is_vacated(daemon.node)),
         log: daemon.log.clone(),
     });
     let mut agents: Vec<AgentStatus> = shown.collect();

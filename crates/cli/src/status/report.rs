@@ -129,6 +129,8 @@ pub(super) struct AgentStatus {
     pub(super) role: Option<AgentRole>,
     /// Nobody reaches its node: what that node's programs had locked and open has ended.
     pub(super) away: bool,
+    /// The servers of its node have left: it ends when no program there uses the deployment.
+    pub(super) leaving: bool,
     pub(super) log: PathBuf,
 }
 

@@ -54,6 +54,11 @@ pub(super) fn one(d: &Deployment) -> String {
         let leader = d.leader.map_or("no controller".into(), |leader| format!("controller: node {leader}"));
         text.push_str(&format!("{leader}; the map is kept by nodes {}\n", voters.join(", ")));
     }
+    let leaving = d.agents.iter().filter(|agent| agent.leaving).map(|agent| agent.host.as_str());
+    let leaving: Vec<&str> = leaving.collect();
+    if !leaving.is_empty() {
+        text.push_str(&format!("{} will have left when no program there uses it\n", leaving.join(", ")));
+    }
     text.push_str(&moves(d));
     if let Some(policy) = &d.policy {
         text.push_str(&format!("{}\n", policy.line(&d.name)));

@@ -25,6 +25,22 @@ impl Agent {
         pids.into_iter().map(|pid| (pid, command_of(pid))).collect()
     }
 
+    /// Has nobody attach any more, if nobody on the node uses the deployment, and servers have heard of all that ended here;
+    /// or only says whether that is so (`ask`). Who uses it.
+    pub(crate) fn leave(&self, ask: bool) -> (bool, Vec<(u32, String)>) {
+        let sessions = self.shared.sessions();
+        let alive = sessions.processes.values().filter(|process| !super::is_dead(&process.pidfd));
+        let pids: BTreeSet<u32> = alive.map(|process| process.pid).collect();
+        let idle = sessions.processes.is_empty()
+            && !self.shared.owes.load(Ordering::Acquire)
+            && self.shared.table.in_use().next().is_none();
+        if idle && !ask {
+            self.shared.leaves.store(true, Ordering::Release);
+        }
+        drop(sessions);
+        (idle, pids.into_iter().map(|pid| (pid, command_of(pid))).collect())
+    }
+
     /// The programs that hold files by sessions of this node.
     pub(crate) fn holders(&self, held: &[HeldFile]) -> Vec<Holder> {
         let mut found = BTreeSet::new();

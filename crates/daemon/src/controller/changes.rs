@@ -2,7 +2,7 @@
 //! committed.
 
 use super::log::MapLog;
-use super::{ControllerError, LinkError, Shared, UNDECIDED, lock};
+use super::{ControllerError, LOOK, LinkError, Shared, UNDECIDED, lock};
 use bivouac_layout::map::ServerState;
 use bivouac_layout::{Epoch, Group, Map, MapChange, NodeId, ServerId};
 use std::sync::Arc;
@@ -144,6 +144,32 @@ impl Shared {
         }
         tracing::warn!(?change, "servers have left");
         self.propose(&mut log, change)
+    }
+
+    /// Commits that a node has left that is vacated. `ended`: has its agent end now, or says that it is gone. (In between, no
+    /// server is added there: the log is locked.)
+    pub(super) fn let_go(
+        &self,
+        node: NodeId,
+        idle: bool,
+        ended: impl FnOnce() -> Result<bool, LinkError>,
+    ) -> Result<(), LinkError> {
+        let mut log = lock(&self.log);
+        let can_leave = |map: &Map| map.is_vacated(node) && !map.has_left(node);
+        if !can_leave(log.map()) || self.asks.confirm(LOOK).is_err() || !ended()? {
+            return Ok(());
+        }
+        tracing::info!(%node, idle, "the node leaves: its agent has ended");
+        self.propose(&mut log, MapChange::Leave { node, idle });
+        Ok(())
+    }
+
+    /// Whether a node is to leave as soon as its programs have ended: its servers have left, and its agent does not keep the map.
+    pub(super) fn is_to_leave(&self, map: &Map, node: NodeId) -> bool {
+        map.is_vacated(node)
+            && !map.has_left(node)
+            && node != self.node
+            && !self.asks.voters().contains(&node)
     }
 
     /// Commits that the rebuild that is under way by this map is complete.

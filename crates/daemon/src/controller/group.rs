@@ -9,6 +9,7 @@
 //! has a [`Controller`].
 
 mod helm;
+mod roles;
 
 use super::raft::journal::JOURNAL;
 use super::raft::machine::SNAPSHOT;

@@ -30,7 +30,7 @@ use super::link::{ControlLink, LinkError};
 use super::{ControllerError, Shared, Watched};
 use bivouac_layout::map::ServerState;
 use bivouac_layout::{Epoch, Group, Map, NodeId, ServerId};
-use bivouac_proto::control::{ControlRequest, Grant, Member};
+use bivouac_proto::control::{ControlReply, ControlRequest, Grant, Member};
 use bivouac_transport::Endpoint;
 use bivouac_transport::engine::budget::control;
 use bivouac_transport::engine::budget::ping::{ANSWER, AWAY, HANG, REACH, SILENCE};
@@ -45,6 +45,9 @@ const JOINING: Duration = Duration::from_millis(20);
 
 /// Longest time between two pings where something has copies: a lease must not run out because one gets lost.
 const BEAT: Duration = Duration::from_millis(250);
+
+/// An agent whose servers have left, and that nobody has reached for so long, does not come back.
+const MISSED: Duration = Duration::from_secs(30);
 
 /// What a watcher knows of its daemon.
 pub(super) struct Watcher {
@@ -127,6 +130,7 @@ impl Watcher {
                         shared.has_failed(self.member.who, error.to_string());
                     }
                     // Refused, after `beat` has tried a fresh connection: nobody is there.
+                    self.miss(shared, &map, &error);
                     let is_dead = error.is_death() && (map.copies == 1 || error.is_refusal());
                     if is_dead && self.is_expected_back(shared, &map) {
                         self.link = None;
@@ -332,7 +336,27 @@ impl Watcher {
         if let Some(server) = self.server() {
             shared.has(server, self.epoch);
         }
-        Ok(())
+        self.dismiss(link, shared, &map)
+    }
+
+    /// Has the agent of a node end that is to leave, if no program there uses the deployment.
+    fn dismiss(&self, link: &mut ControlLink, shared: &Shared, map: &Map) -> Result<(), LinkError> {
+        let Member::Agent(node) = self.member.who else { return Ok(()) };
+        if !shared.is_to_leave(map, node) || !asked_to_leave(link, true)? {
+            return Ok(());
+        }
+        shared.let_go(node, true, || asked_to_leave(link, false))
+    }
+
+    /// A node is to leave whose agent is gone: its process has ended, or nobody has reached it for long.
+    fn miss(&self, shared: &Shared, map: &Map, error: &LinkError) {
+        if let Member::Agent(node) = self.member.who
+            && shared.is_to_leave(map, node)
+            && (error.is_refusal() || map.is_away(node) && self.last_answer.elapsed() >= MISSED)
+        {
+            // If it fails, the next round tries again.
+            let _ = shared.let_go(node, false, || Ok(true));
+        }
     }
 
     /// The lease that goes with the next ping: for a server that takes part, and knows what others have of it now.
@@ -385,5 +409,16 @@ impl Watcher {
         if let Some(server) = self.server() {
             shared.report(server, alive, self.last_answer);
         }
+    }
+}
+
+/// Whether an agent ends because its node leaves; or would, if it is only asked.
+fn asked_to_leave(link: &mut ControlLink, ask: bool) -> Result<bool, LinkError> {
+    match link.request(ControlRequest::Leave { ask }) {
+        Ok(Some(ControlReply::Leaving { idle, .. })) => Ok(idle),
+        // By its map, its servers have not left yet.
+        Err(LinkError::Errno(_)) => Ok(false),
+        Ok(_) => Err(LinkError::Unexpected),
+        Err(error) => Err(error),
     }
 }

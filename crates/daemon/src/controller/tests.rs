@@ -220,7 +220,7 @@ fn cluster_with(name: &str, replicas: u8, restarts: bool) -> Cluster {
 
 impl Cluster {
     fn state(&self, server: u16) -> ServerState {
-        self.controller.map().server(ServerId(server)).expect("listed").state
+        self.controller.newest().server(ServerId(server)).expect("listed").state
     }
 
     fn overview(&self) -> Vec<ServerHealth> {
@@ -264,7 +264,7 @@ fn a_deployment_has_begun_when_all_daemons_have_the_map_and_resumes_with_the_map
     drop(cluster.daemons[1].server.take());
     eventually("down", || cluster.state(1) == ServerState::Down);
     cluster.controller.stop();
-    let before = cluster.controller.map();
+    let before = cluster.controller.newest();
     cluster.daemons[1] = daemon("127.0.0.1:0");
     let addresses: Vec<_> =
         cluster.daemons.iter().zip(0..).map(|(daemon, id)| (ServerId(id), daemon.address)).collect();
@@ -278,7 +278,7 @@ fn a_deployment_has_begun_when_all_daemons_have_the_map_and_resumes_with_the_map
     assert!(resume(8, &addresses).expect("another start").epoch > resumed.epoch);
     let controller = start(config(cluster.daemons[0].own.clone(), |_| {}), &cluster.voter);
     assert_eq!(beginning(&controller), (0, Vec::new()));
-    let map = controller.map();
+    let map = controller.newest();
     assert!(map.epoch > before.epoch && map.shards == before.shards);
     for (server, (_, address)) in map.servers.iter().zip(addresses) {
         assert_eq!((server.state, server.address), (ServerState::Up, address));
@@ -325,7 +325,7 @@ fn a_dead_server_is_seen_within_two_seconds_and_told_to_the_living() {
     eventually("published", || {
         [0, 2].iter().all(|i| cluster.daemons[*i].seen.epoch.load(Ordering::SeqCst) == 2)
     });
-    assert_eq!(cluster.voter.map().expect("a map"), cluster.controller.map());
+    assert_eq!(cluster.voter.map().expect("a map"), cluster.controller.newest());
     let alive: Vec<bool> = cluster.overview().iter().map(|h| h.alive).collect();
     assert_eq!(alive, [true, false, true]);
 }
@@ -345,7 +345,7 @@ fn a_server_that_is_only_slow_stays_up_one_that_hangs_is_down_until_it_answers()
         let pings = slow.pings.load(Ordering::SeqCst);
         eventually("answers again", || slow.pings.load(Ordering::SeqCst) > pings + 1);
     }
-    assert_eq!(cluster.controller.map().epoch, Epoch(1), "all are up, and were");
+    assert_eq!(cluster.controller.newest().epoch, Epoch(1), "all are up, and were");
     seen.hangs.store(true, Ordering::SeqCst);
     let took = eventually("down", || cluster.state(2) == ServerState::Down);
     assert!(took > ping::HANG - health::INTERVAL, "{took:?}");
@@ -368,7 +368,7 @@ fn a_server_that_is_started_again_is_up_and_gets_the_map() {
 fn a_server_that_its_agent_starts_again_is_waited_for_and_joins_without_being_down() {
     let mut cluster = cluster_with("expected", 1, true);
     eventually("watched", || cluster.daemons.iter().all(|d| d.seen.epoch.load(Ordering::SeqCst) > 0));
-    let joined = |cluster: &Cluster| cluster.controller.map().server(ServerId(1)).expect("listed").joined;
+    let joined = |cluster: &Cluster| cluster.controller.newest().server(ServerId(1)).expect("listed").joined;
     for restart in 1..=2 {
         drop(cluster.daemons[1].server.take());
         std::thread::sleep(GONE / 4);
@@ -377,7 +377,7 @@ fn a_server_that_its_agent_starts_again_is_waited_for_and_joins_without_being_do
         eventually("it joins", || joined(&cluster) == restart);
         eventually("up", || cluster.state(1) == ServerState::Up);
         let epoch = 1 + 2 * u64::from(restart);
-        assert_eq!(cluster.controller.map().epoch, Epoch(epoch), "it was joining, and is up");
+        assert_eq!(cluster.controller.newest().epoch, Epoch(epoch), "it was joining, and is up");
         let told = cluster.daemons[1].seen.clone();
         eventually("told", || told.epoch.load(Ordering::SeqCst) == epoch);
     }
@@ -428,9 +428,9 @@ fn a_controller_that_follows_another_one_declares_down_who_has_died_meanwhile_an
         ControllerConfig { fresh: false, ..config(cluster.daemons[0].own.clone(), |_| {}) },
         &cluster.voter,
     );
-    let state = |server| next.map().server(ServerId(server)).expect("listed").state;
+    let state = |server| next.newest().server(ServerId(server)).expect("listed").state;
     eventually("down", || state(1) == ServerState::Down);
-    assert_eq!((state(0), state(2), next.map().epoch), (ServerState::Up, ServerState::Up, Epoch(2)));
+    assert_eq!((state(0), state(2), next.newest().epoch), (ServerState::Up, ServerState::Up, Epoch(2)));
 }
 
 #[test]
@@ -447,8 +447,8 @@ fn a_server_that_was_restarted_while_nobody_was_the_controller_is_found_out_by_t
         ControllerConfig { fresh: false, ..config(cluster.daemons[0].own.clone(), |_| {}) },
         &cluster.voter,
     );
-    eventually("down, joining and up", || next.map().epoch == Epoch(4));
-    assert!(!next.map().behind.is_empty(), "it has to catch up");
+    eventually("down, joining and up", || next.newest().epoch == Epoch(4));
+    assert!(!next.newest().behind.is_empty(), "it has to catch up");
 }
 
 #[test]
@@ -459,7 +459,7 @@ fn a_deposed_controller_changes_nothing() {
     let give_up = ControlRequest::GiveUp { servers: vec![ServerId(0)], accept_loss: true };
     assert!(cluster.controller.handle(&give_up).is_err());
     assert!(cluster.controller.handle(&ControlRequest::Overview).is_err(), "it would be old news");
-    assert_eq!(cluster.controller.map().epoch, Epoch(1));
+    assert_eq!(cluster.controller.newest().epoch, Epoch(1));
     assert_eq!(recovered(&cluster.dir).epoch, Epoch(1));
 }
 

@@ -94,6 +94,7 @@ impl Daemon {
                 let agent = self.agent.as_ref().ok_or(Errno::OPNOTSUPP)?;
                 Some(ControlReply::Users(agent.admit(*programs)))
             }
+            ControlRequest::Leave { ask } => Some(self.leave(*ask)?),
             ControlRequest::Held => {
                 let store = self.meta.get().ok_or(Refusal::OldServer)?;
                 let rule = self.links.map().rebuild.map(|rebuild| rebuild.rule);
@@ -110,6 +111,19 @@ impl Daemon {
             _ => self.govern(request)?,
         };
         Ok(answer.map_or(Reply::Done, Reply::Control))
+    }
+
+    /// Ends this agent, if the servers of its node have left and no program there uses the deployment.
+    fn leave(&self, ask: bool) -> Result<ControlReply, Failure> {
+        let agent = self.agent.as_ref().ok_or(Errno::OPNOTSUPP)?;
+        if self.config.server.is_some() || !self.links.map().is_vacated(self.config.node) {
+            return Err(Errno::AGAIN.into());
+        }
+        let (idle, programs) = agent.leave(ask);
+        if idle && !ask {
+            self.ending.tell(End::Left);
+        }
+        Ok(ControlReply::Leaving { idle, programs })
     }
 
     /// Checks what this server stores.

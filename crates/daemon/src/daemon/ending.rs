@@ -15,6 +15,8 @@ pub enum End {
     Deserted,
     /// Another process has this server's number. Its storage stays.
     Replaced,
+    /// Its node, of which it is the agent, is one of the deployment no more.
+    Left,
 }
 
 /// How a daemon is told to stop.

@@ -92,6 +92,7 @@ pub(super) fn map() -> Box<Map> {
         spares: vec![Spare { server: ServerId(1), since: GenerationId(u32::MAX) }],
         gone: vec![Group::Blocks { generation: GenerationId(1), position: 2, spread: 3, copies: 2 }],
         away: vec![NodeId(1)],
+        vacated: vec![NodeId(u16::MAX)],
         arriving: vec![ServerId(u16::MAX)],
         departing: vec![ServerId(1)],
         moving: vec![ShardMove {
@@ -213,6 +214,7 @@ pub(super) fn requests() -> Vec<Request<'static>> {
         ControlRequest::Alone { server: ServerId(u16::MAX) },
         ControlRequest::Held,
         ControlRequest::Admit { programs: false },
+        ControlRequest::Leave { ask: true },
         ControlRequest::Programs { held: vec![HeldFile { ino: INO, session: u64::MAX }] },
         ControlRequest::Abandon { servers: vec![ServerId(u16::MAX)] },
         ControlRequest::Losses { servers: vec![ServerId(u16::MAX)], after: INO },
@@ -605,6 +607,7 @@ pub(super) fn replies() -> Vec<Reply> {
         }]),
         ControlReply::Alone { files: u64::MAX, example: Some(INO) },
         ControlReply::Users(vec![(u32::MAX, "a.out".into())]),
+        ControlReply::Leaving { idle: true, programs: vec![(u32::MAX, "a.out".into())] },
         ControlReply::Held(vec![HeldFile { ino: INO, session: u64::MAX }]),
         ControlReply::Programs(vec![Holder { ino: INO, pid: u32::MAX, command: "a.out".into() }]),
         ControlReply::Losses {

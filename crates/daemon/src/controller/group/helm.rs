@@ -3,12 +3,14 @@
 //! It looks at what the voter knows whenever that changes. The agent becomes the controller when its voter was elected,
 //! most others have confirmed that, and everything is applied that was committed; it is the controller until they have
 //! not confirmed it for [`LOST`], or another one was elected. A voter that does not answer for [`DEAD`] is replaced by an
-//! agent that is no voter, or, if it has lost its files and lives, by itself ([`Helm::tend`]).
+//! agent that is no voter, or, if it has lost its files and lives, by itself ([`Helm::tend`]). Where nodes leave or come,
+//! others keep the map, or more of them ([`super::roles`]). If the leader's own node leaves, its voter stops to lead when the
+//! others have agreed to go on without it, and they elect one of them.
 //!
 //! A `bivouac run` that ends in the moment in which nobody leads must not be missed: whoever is elected looks whether
 //! its own lifeline has ended.
 
-use super::{BEGIN, CHANGE, LOOK, Shared, Start, lock};
+use super::{BEGIN, CHANGE, LOOK, Shared, Start, lock, roles};
 use crate::controller::log::MapLog;
 use crate::controller::raft::Proposal;
 use crate::controller::raft::voter::{Standing, Voter, can_vote_with};
@@ -28,7 +30,7 @@ const CANVASS: Duration = Duration::from_millis(200);
 const DEAD: Duration = Duration::from_secs(30);
 /// An agent that has answered so recently can take its place.
 const ALIVE: Duration = Duration::from_secs(3);
-/// How often the leader looks for dead voters.
+/// How often the leader looks whether others are to vote.
 const TEND: Duration = Duration::from_secs(1);
 
 /// The thread that looks whether its agent leads.
@@ -38,9 +40,9 @@ pub(super) struct Helm {
     may_lead: Option<bool>,
     /// The term in which it is the controller, and since when.
     term: Option<(u64, Instant)>,
-    /// When it looked for dead voters.
+    /// When it looked whether others are to vote.
     tended: Instant,
-    /// Replaces a dead voter.
+    /// Changes who votes.
     tending: Option<JoinHandle<()>>,
 }
 
@@ -165,7 +167,7 @@ impl Helm {
         }
     }
 
-    /// Replaces a voter that has died, if there is an agent that is none.
+    /// Has others vote where nodes leave or come, and replaces a voter that has died, if there is an agent that is none.
     fn tend(&mut self, voter: &Arc<Voter>, controller: &Controller, standing: &Standing, since: Instant) {
         if self.tending.as_ref().is_some_and(|tending| !tending.is_finished()) {
             return;
@@ -174,28 +176,51 @@ impl Helm {
             let _ = tending.join();
         }
         let own = self.shared.config.node;
+        let (map, alive) = (controller.newest(), controller.agents(ALIVE));
+        let wanted = roles::wanted(own, &standing.voters, &alive, &map);
+        let mut voters = standing.voters.clone();
+        voters.sort_unstable();
+        if wanted != voters || !standing.settled {
+            tracing::info!(?voters, ?wanted, "others are to keep the map: nodes leave, or have come");
+            self.tending = self.begin_change(voter, None, voters, wanted);
+            return;
+        }
         let is_dead = |node: &NodeId| {
             *node != own && voter.answered(*node).map_or(since, |at| at.max(since)).elapsed() >= DEAD
         };
         let Some(dead) = standing.voters.iter().copied().find(is_dead) else { return };
-        let alive = controller.agents(ALIVE);
-        let can = |node: &NodeId| can_vote_with(own, *node, &self.shared.book.all());
+        let can =
+            |node: &NodeId| map.may_keep_the_map(*node) && can_vote_with(own, *node, &self.shared.book.all());
         let mut spares = alive.iter().copied().filter(|node| !standing.voters.contains(node) && can(node));
         // An agent that has lost its files lives, and is no voter until the others take it in anew.
         let Some(spare) = spares.next().or(Some(dead).filter(|dead| alive.contains(dead))) else { return };
         let mut without: Vec<NodeId> = standing.voters.clone();
         without.retain(|node| *node != dead);
         tracing::warn!(%dead, %spare, "a voter has died: another agent, or a new start of its own, takes its place");
+        let wanted = [&without[..], &[spare]].concat();
+        let first = (spare == dead).then(|| without.clone());
+        self.tending = self.begin_change(voter, first, without, wanted);
+    }
+
+    /// Begins to have others vote: `wanted`, of whom `present` do already. `first`: who votes in between.
+    fn begin_change(
+        &self,
+        voter: &Arc<Voter>,
+        first: Option<Vec<NodeId>>,
+        present: Vec<NodeId>,
+        wanted: Vec<NodeId>,
+    ) -> Option<JoinHandle<()>> {
         let (shared, voter) = (self.shared.clone(), voter.clone());
         let work = move || {
-            let voters = [&without[..], &[spare]].concat();
-            let first = if spare == dead { voter.set_voters(&without, CHANGE) } else { Ok(()) };
-            let changed =
-                first.and_then(|()| shared.enlist(spare)).and_then(|()| voter.set_voters(&voters, CHANGE));
+            let first = first.map_or(Ok(()), |voters| voter.set_voters(&voters, CHANGE));
+            let mut new = wanted.iter().filter(|node| !present.contains(node));
+            let changed = first
+                .and_then(|()| new.try_for_each(|node| shared.enlist(*node)))
+                .and_then(|()| voter.set_voters(&wanted, CHANGE));
             if let Err(error) = changed {
                 tracing::warn!(%error, "the voters stay as they are");
             }
         };
-        self.tending = spawn("tend", work).ok();
+        spawn("tend", work).ok()
     }
 }

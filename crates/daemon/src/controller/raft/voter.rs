@@ -77,6 +77,8 @@ pub(crate) struct Standing {
     pub(crate) leader: Option<NodeId>,
     /// Who votes.
     pub(crate) voters: Vec<NodeId>,
+    /// No change of the voters is under way: one that was interrupted has to be made again.
+    pub(crate) settled: bool,
     /// When most voters have confirmed last that this one leads, about: it may be taken for later than it was by as long
     /// as this process did not get a processor. What has to be certain asks [`Voter::confirm`].
     pub(crate) confirmed: Option<Instant>,
@@ -488,6 +490,7 @@ fn standing_of(metrics: &RaftMetrics<u64, EmptyNode>) -> Standing {
             false => ago.and_then(|ago| Instant::now().checked_sub(ago)),
         },
         voters,
+        settled: metrics.membership_config.membership().get_joint_config().len() <= 1,
         failed: metrics.running_state.as_ref().err().map(ToString::to_string),
     }
 }
@@ -522,10 +525,15 @@ fn said(error: impl std::fmt::Display) -> ControllerError {
 pub(crate) fn voters_of(first: NodeId, nodes: &BTreeMap<NodeId, SocketAddr>) -> Vec<NodeId> {
     let others = nodes.keys().filter(|node| **node != first && can_vote_with(first, **node, nodes));
     let can: Vec<NodeId> = std::iter::once(first).chain(others.copied()).take(MOST_VOTERS).collect();
-    let odd = if can.len().is_multiple_of(2) { can.len() - 1 } else { can.len() };
-    let mut voters: Vec<NodeId> = can.into_iter().take(odd).collect();
+    let count = odd(can.len());
+    let mut voters: Vec<NodeId> = can.into_iter().take(count).collect();
     voters.sort_unstable();
     voters
+}
+
+/// How many of so many can be voters: an odd number.
+pub(crate) fn odd(can: usize) -> usize {
+    if can.is_multiple_of(2) { can.saturating_sub(1) } else { can }
 }
 
 /// Whether two agents reach each other: one that listens for its own machine only is reached by none of another.
