@@ -305,7 +305,7 @@ fn old_programs(test: &str, replicas: &str, access: &str) {
                 "cd /bivouac/old && seq -f %07.0f {number} $(({number} + 99999)) > changed && truncate -s $((1000 + {number})) cut \
                  && mv {moved} {now} && rm -f gone"
             );
-            site.sh(&name, &work.replace("", "")).ok();
+            site.sh(&name, &work).ok();
             let try_lock = "import fcntl; f = open('/bivouac/old/locked', 'r+'); fcntl.lockf(f, fcntl.LOCK_EX | fcntl.LOCK_NB)";
             let locked = site.bivouac(["exec", &name, "--", "python3", "-B", "-c", try_lock]);
             assert!(locked.err.contains("BlockingIOError"), "its lock is kept: {}", locked.err);
