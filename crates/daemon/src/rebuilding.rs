@@ -26,7 +26,7 @@ const BYTES_AT_ONCE: u64 = 256 << 20;
 const LARGE: u64 = 32 << 20;
 /// Time before it is looked again for files that could not be moved.
 const RETRY: Duration = Duration::from_millis(200);
-/// How long shards that move are waited for, at most, before each file.
+/// How long shards that move are waited for, at most, each time that all files are gone through.
 const SHARDS_FIRST: Duration = Duration::from_secs(2);
 /// Time between two looks whether they still do.
 const LOOK: Duration = Duration::from_millis(10);
@@ -124,10 +124,11 @@ fn pass<O: Outside>(
     }
     let is_still =
         || !links.is_closing() && links.map().rebuild.is_some_and(|now| now.number == rebuild.number);
+    let begun = Instant::now();
     let (next, room) = (AtomicUsize::new(0), Room::default());
     let work = || {
         while let Some(file) = files.get(next.fetch_add(1, Ordering::Relaxed)) {
-            let_shards_move_first(links, &is_still);
+            let_shards_move_first(links, begun + SHARDS_FIRST, &is_still);
             let pace = || restriping.pace();
             let _room = room.take(file.size.min(longest(pace())), || bytes_at_once(pace()));
             if !is_still() {
@@ -151,8 +152,7 @@ fn pass<O: Outside>(
 
 /// Waits while shards move, for some time: links that are full of blocks would delay them, and with them everybody who
 /// needs these shards; and a step is made anew if its file's shard moves meanwhile.
-fn let_shards_move_first(links: &Links, is_still: &impl Fn() -> bool) {
-    let until = Instant::now() + SHARDS_FIRST;
+fn let_shards_move_first(links: &Links, until: Instant, is_still: &impl Fn() -> bool) {
     while !links.map().moving.is_empty() && is_still() && Instant::now() < until {
         std::thread::sleep(LOOK);
     }
