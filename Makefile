@@ -1,7 +1,7 @@
 # Targets for people; `make help` lists them. Everything is incremental, and quiet when there is nothing to do.
 
 # What a fresh Debian 12 needs besides a Rust toolchain: to build, for the demo, and for the whole-system tests.
-PACKAGES := build-essential git curl iproute2 openssh-client perl python3 bc time \
+PACKAGES := build-essential git curl iproute2 openssh-client perl python3 python3-venv bc time \
             fio bindfs rsync sqlite3 mpich libmpich-dev libhdf5-mpich-dev attr util-linux
 
 # Suites of others that the tests run, with their versions on crates.io. They go beside what is built.
@@ -12,10 +12,15 @@ TOOLS := pjdfstest@0.2.2 fsx@0.3.2
 LINTERS := cargo-deny@0.20.2
 DENY ?= bans licenses sources
 
+# What rows of the benchmarks compare with or run on.
+BENCH_PACKAGES := glusterfs-server glusterfs-client
+
 CARGO ?= cargo
+# Tests that hang are ended one by one.
+RUN_TESTS = $(CARGO) test --quiet --no-fail-fast --config 'target."cfg(unix)".runner = "$(abspath scripts/run-test.sh)"'
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 
-.PHONY: help build setup lint test unit system demo bench bench-faults bench-malleability clean
+.PHONY: help build setup lint test unit system python demo bench bench-faults bench-malleability explore-demo clean
 
 help:
 	@echo "make build   the programs: $(TARGET)/release/bivouac and libbivouac_preload.so beside it"
@@ -23,7 +28,9 @@ help:
 	@echo "make bench   speed beside the machine's limits (some 40 minutes; bench/run --quick TARGET... for parts of it)"
 	@echo "make bench-malleability  how fast files move when servers come and leave, and what programs feel of it, on 8 shaped links (some 60 minutes)"
 	@echo "make bench-faults  what copies cost, and what is left without some servers, on 8 shaped links (some 10 minutes)"
-	@echo "make test    everything: what tests need is installed, lint, unit tests, whole-system tests"
+	@echo "make explore-demo  20 access patterns through 0 to 8 I/O nodes into GlusterFS, and a report (hours; MINUTES=30 does a part, and goes on the next time)"
+	@echo "make test    everything: what tests need is installed, lint, unit tests, whole-system tests, tests of the Python package"
+	@echo "make python  the Python package (reports and advice) in $(TARGET)/python, and its tests"
 	@echo "make lint    formatting, clippy, and what dependencies bring along (cargo-deny)"
 	@echo "make setup   installs with apt-get (as root) and cargo what is missing"
 
@@ -49,17 +56,23 @@ lint:
 unit:
 	@# Tests of the preload library load it as programs do; `cargo test` alone does not put it there.
 	@$(CARGO) build --quiet -p bivouac-preload
-	@$(CARGO) test --quiet --no-fail-fast --workspace --exclude bivouac-tests
+	@$(RUN_TESTS) --workspace --exclude bivouac-tests
 
 system: build
-	@BIVOUAC_TEST_BINARY=$(abspath $(TARGET))/release/bivouac $(CARGO) test --quiet --no-fail-fast -p bivouac-tests
+	@BIVOUAC_TEST_BINARY=$(abspath $(TARGET))/release/bivouac $(RUN_TESTS) -p bivouac-tests
 
-test: setup lint unit system
+# pytest's options in the environment, or colours, would change the last line, from which scripts/test-totals.sh counts.
+python:
+	@scripts/python.sh $(TARGET)/python
+	@cd python && PYTEST_ADDOPTS= $(abspath $(TARGET))/python/bin/python -m pytest --quiet --color=no
+
+test: setup lint unit system python
 
 demo: setup build
 	@BIVOUAC=$(abspath $(TARGET))/release/bivouac scripts/demo.sh
 
 bench: setup build
+	@scripts/setup.sh $(BENCH_PACKAGES)
 	@$(CARGO) build --quiet --release -p bivouac-bench --example idle
 	@BIVOUAC=$(abspath $(TARGET))/release/bivouac bench/run
 
@@ -69,6 +82,11 @@ bench-faults: setup build
 bench-malleability: setup build
 	@$(CARGO) build --quiet --release -p bivouac-bench --example moves
 	@BIVOUAC=$(abspath $(TARGET))/release/bivouac bench/run --out $(TARGET)/bench-malleability.jsonl application malleability
+
+explore-demo: setup build
+	@scripts/setup.sh $(BENCH_PACKAGES)
+	@scripts/python.sh $(TARGET)/python
+	@BIVOUAC=$(abspath $(TARGET))/release/bivouac BIVOUAC_PYTHON=$(abspath $(TARGET))/python/bin/python bench/explore_demo.py $(if $(MINUTES),--minutes $(MINUTES))
 
 clean:
 	@$(CARGO) clean --quiet

@@ -300,3 +300,37 @@ def fio_job(directory, mode, size, block, procs, shared, seconds):
     if shared:
         return options | {"filename": f"{directory}/shared", "offset_increment": size}
     return options | {"directory": directory, "filename_format": "own.$jobnum"}
+
+
+def moves(bench, target, deployment, inside, tmpfs, word):
+    """Data of files in a directory over TCP, 64 KiB and 1 MiB, against plain sockets that move the same between as many processes and
+    tmpfs files. `word`: what each row begins with."""
+    seconds = 0.4 if bench.quick else 1
+    size = 128 << 20
+    raw = bench.tool("raw.c")
+    ways = ("copy", "kernel")
+    combinations = [
+        (f"{word}{mode} {name} {procs} processes", mode, block, name, procs)
+        for block, name in ((64 << 10, "64k"), (1 << 20, "1m"))
+        for procs in (2, 4)
+        for mode in ("write", "read")
+    ]
+    prepare_files(deployment, [f"{inside}/own.{i}" for i in range(4)], [f"{tmpfs}/raw.{i}" for i in range(4)], size)
+    jobs = [(what, fio_job(inside, mode, size, name, procs, False, seconds)) for what, mode, _, name, procs in combinations]
+
+    def subject():
+        rates = fio(inside, jobs, lambda c: deployment.command(c, remote=True))
+        return {(what, way): rates[what, "rate"] / 2**20 for what, *_ in combinations for way in ways}
+
+    def limit():
+        return {
+            (what, way): float(run([raw, "move", mode, "tcp", str(block), str(procs), str(seconds), tmpfs, way]))
+            for what, mode, block, _, procs in combinations
+            for way in ways
+        }
+
+    pairs = bench.in_turns(subject, limit)
+    for what, *_ in combinations:
+        # The limit is what the better way of the two does.
+        best = max(ways, key=lambda way: statistics.median(pairs[what, way][1]))
+        bench.judge(target, what, pairs[what, best], "MiB/s", at_least=0.85, note=f"limit by {best}")

@@ -5,12 +5,17 @@
 set -eu
 log=$1 skipped=$2 status=$3 seconds=$4
 
-# A test binary says "test result: ok. 12 passed; 0 failed; 1 ignored; ...".
+# A Rust test binary says "test result: ok. 12 passed; 0 failed; 1 ignored; ...". pytest says "1 failed, 12 passed, 1 skipped in 3.20s",
+# and "1 error" for a test that could not even begin or a file that could not be loaded.
 count() {
-    awk -v what="$1" '/^test result:/ { for (i = 2; i <= NF; i++) if (index($i, what) == 1) n += $(i - 1) } END { print n + 0 }' "$log"
+    awk -v what="$1" '
+        /^test result:/ || /^(=+ )?[0-9]+ [a-z]+(, [0-9]+ [a-z]+)* in [0-9.]+s/ {
+            for (i = 2; i <= NF; i++) if (index($i, what) == 1) n += $(i - 1)
+        }
+        END { print n + 0 }' "$log"
 }
 passed=$(count passed)
-failed=$(count failed)
+failed=$(($(count failed) + $(count error)))
 
 # With BIVOUAC_TESTS_STRICT a skip fails its test, which is then not among those that passed; what kernels cannot do is, always.
 whole=$(grep '^SKIPPED	' "$skipped" | sort -u || true)

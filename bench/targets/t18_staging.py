@@ -1,5 +1,6 @@
-"""Preload and flush with 4 nodes: large files against parallel `dd` on the same backend, a tree of small files against `cp -r` into the same deployment; caches dropped."""
+"""Preload and flush with 4 nodes: large files against parallel `dd` on the same backend, as it is and with its rate limited, a tree of small files against `cp -r` into the same deployment; caches dropped."""
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -12,6 +13,9 @@ from harness import BIVOUAC
 TARGET = 18
 NODES = 4
 STREAMS = 8
+# Bytes per second that all processes together get of the limited backend, in each direction.
+LIMIT = 128 << 20
+BLKIO = "/sys/fs/cgroup/blkio"
 
 
 def measure(bench):
@@ -21,6 +25,9 @@ def measure(bench):
     os.makedirs(backend)
     try:
         large(bench, network, backend)
+        with limited(backend) as is_limited:
+            if is_limited:
+                slow(bench, network, backend)
         small(bench, network, backend)
     finally:
         network.close()
@@ -46,41 +53,93 @@ def timed(commands):
     return took
 
 
+@contextlib.contextmanager
+def limited(backend):
+    """Has this process, and all that it starts, share a rate of the backend's disk (a blkio throttle, which holds for direct and for synchronous access); not where the kernel has none."""
+    group = f"{BLKIO}/bivouac-bench-{os.getpid()}"
+    if not os.path.exists(f"{BLKIO}/blkio.throttle.read_bps_device"):
+        print("the backend's rate cannot be limited: there is no blkio controller", flush=True)
+        yield False
+        return
+    device = os.stat(backend).st_dev
+    os.mkdir(group)
+    try:
+        for way in ("read", "write"):
+            write(f"{group}/blkio.throttle.{way}_bps_device", f"{os.major(device)}:{os.minor(device)} {LIMIT}")
+        write(f"{group}/cgroup.procs", str(os.getpid()))
+        yield True
+    finally:
+        write(f"{BLKIO}/cgroup.procs", str(os.getpid()))
+        with open(f"{group}/cgroup.procs") as file:
+            for pid in file.read().split():
+                with contextlib.suppress(OSError):
+                    write(f"{BLKIO}/cgroup.procs", pid)
+        os.rmdir(group)
+
+
+def write(path, text):
+    with open(path, "w") as file:
+        file.write(text)
+
+
 def large(bench, network, backend):
     size = (128 if bench.quick else 256) << 20
-    files = [f"{backend}/large/{number}" for number in range(STREAMS)]
-    os.makedirs(f"{backend}/large")
+    files = make(f"{backend}/large", size)
+    for blocks in ("512K", "4M"):
+        for way, pair in staged(bench, network, files, blocks, STREAMS).items():
+            what = f"{way}: {STREAMS} files of {size >> 20} MiB, blocks of {blocks}, {STREAMS} streams; limit: {STREAMS} dd"
+            bench.judge(TARGET, what, pair, "MiB/s", at_least=0.9)
+
+
+def slow(bench, network, backend):
+    """A backend that is not faster for being used by many must not be slower."""
+    size = (32 if bench.quick else 64) << 20
+    files = make(f"{backend}/slow", size)
+    for readers in (1, STREAMS):
+        for way, pair in staged(bench, network, files, "512K", readers).items():
+            what = f"{way}, backend limited to {LIMIT >> 20} MiB/s: {STREAMS} files of {size >> 20} MiB, {STREAMS} streams; limit: {readers} dd"
+            bench.judge(TARGET, what, pair, "MiB/s", at_least=0.9)
+
+
+def make(directory, size):
+    os.makedirs(directory)
+    files = [f"{directory}/{number}" for number in range(STREAMS)]
     for file in files:
         harness.run(["dd", "if=/dev/urandom", f"of={file}", "bs=4M", f"count={size >> 22}", "oflag=direct", "status=none"])
-    total = size * STREAMS
-    for blocks in ("512K", "4M"):
-        with network.deployment(bench, ["--block-size", blocks]) as deployment:
-            stage = lambda *words: network.within(network.head, [BIVOUAC, *words, "--streams", str(STREAMS)])
-            inside = lambda *words: harness.run(network.within(network.head, [BIVOUAC, "exec", deployment.name, "--", *words]))
+    return files
 
-            def staged():
-                preload = timed([stage("preload", deployment.name, f"{backend}/large", "/large")])
-                flush = timed([stage("flush", deployment.name, "/large", f"{backend}/out")])
-                harness.run(["cmp", files[0], f"{backend}/out/0"])
-                shutil.rmtree(f"{backend}/out")
-                inside("rm", "-r", f"{deployment.mount}/large")
-                return {"preload": total / preload / 2**20, "flush": total / flush / 2**20}
 
-            def copied():
-                read = timed([["dd", f"if={file}", "of=/dev/null", "bs=4M", "iflag=direct", "status=none"] for file in files])
-                os.makedirs(f"{backend}/dd")
-                write = timed(
-                    [
-                        ["dd", "if=/dev/zero", f"of={backend}/dd/{number}", "bs=4M", f"count={size >> 22}", "oflag=direct", "status=none"]
-                        for number in range(STREAMS)
-                    ]
-                )
-                shutil.rmtree(f"{backend}/dd")
-                return {"preload": total / read / 2**20, "flush": total / write / 2**20}
+def staged(bench, network, files, blocks, readers):
+    """Preload and flush of files, and so many `dd` at a time that copy as much."""
+    directory = os.path.dirname(files[0])
+    backend, size = os.path.dirname(directory), os.path.getsize(files[0])
+    total = size * len(files)
+    with network.deployment(bench, ["--block-size", blocks]) as deployment:
+        stage = lambda *words: network.within(network.head, [BIVOUAC, *words, "--streams", str(STREAMS)])
+        inside = lambda *words: harness.run(network.within(network.head, [BIVOUAC, "exec", deployment.name, "--", *words]))
 
-            for way, pair in bench.in_turns(staged, copied).items():
-                what = f"{way}: {STREAMS} files of {size >> 20} MiB, blocks of {blocks}, {STREAMS} streams; limit: {STREAMS} dd"
-                bench.judge(TARGET, what, pair, "MiB/s", at_least=0.9)
+        def bivouac():
+            preload = timed([stage("preload", deployment.name, directory, "/large")])
+            flush = timed([stage("flush", deployment.name, "/large", f"{backend}/out")])
+            harness.run(["cmp", files[0], f"{backend}/out/0"])
+            shutil.rmtree(f"{backend}/out")
+            inside("rm", "-r", f"{deployment.mount}/large")
+            return {"preload": total / preload / 2**20, "flush": total / flush / 2**20}
+
+        def dd(from_to):
+            """So many at a time, each copying its share of the files one after the other."""
+            copies = [["dd", f"if={file}", f"of={to}", "bs=4M", f"count={size >> 22}", *flags, "status=none"] for file, to, flags in from_to]
+            shares = [copies[first::readers] for first in range(readers)]
+            return timed([["sh", "-c", " && ".join(" ".join(copy) for copy in share)] for share in shares])
+
+        def copied():
+            read = dd([(file, "/dev/null", ["iflag=direct"]) for file in files])
+            os.makedirs(f"{backend}/dd")
+            write = dd([("/dev/zero", f"{backend}/dd/{number}", ["oflag=direct"]) for number in range(len(files))])
+            shutil.rmtree(f"{backend}/dd")
+            return {"preload": total / read / 2**20, "flush": total / write / 2**20}
+
+        return bench.in_turns(bivouac, copied)
 
 
 def small(bench, network, backend):

@@ -8,11 +8,9 @@
  * the end rank 0 reads everything once more with HDF5's serial driver, which uses plain system calls and flock.
  */
 #define _GNU_SOURCE
-#include <dlfcn.h>
 #include <errno.h>
 #include <hdf5.h>
 #include <mpi.h>
-#include <sched.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,22 +18,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "yielding.h"
+
 enum { RANKS = 4, WIDTH = 601, HEIGHT = 800, TALLER = 1000, LENGTH = 1000003 };
 
 static int rank;
 static char path[4200];
-
-/* Without this, MPICH's waiting ranks spin through whole time slices where there are fewer cores than ranks. */
-unsigned ucp_worker_progress(void *worker)
-{
-    static unsigned (*real)(void *);
-    if (real == NULL)
-        real = (unsigned (*)(void *))dlsym(RTLD_NEXT, "ucp_worker_progress");
-    unsigned events = real == NULL ? 0 : real(worker);
-    if (events == 0)
-        sched_yield();
-    return events;
-}
 
 static void __attribute__((noreturn)) fail(int line, const char *what)
 {

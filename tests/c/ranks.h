@@ -6,9 +6,7 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
-#include <dlfcn.h>
 #include <mpi.h>
-#include <sched.h>
 #include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -16,22 +14,11 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "yielding.h"
+
 enum { RANKS = 4 };
 
 static int rank;
-
-/* MPICH's waiting ranks spin and, as Debian builds it, never yield: with fewer cores than ranks each barrier then costs
- * whole time slices. The executable's own symbol comes before libucp's, and yields when there was nothing to do. */
-unsigned ucp_worker_progress(void *worker)
-{
-    static unsigned (*real)(void *);
-    if (real == NULL)
-        real = (unsigned (*)(void *))dlsym(RTLD_NEXT, "ucp_worker_progress");
-    unsigned events = real == NULL ? 0 : real(worker);
-    if (events == 0)
-        sched_yield();
-    return events;
-}
 
 static void __attribute__((noreturn, format(printf, 1, 2))) fail(const char *format, ...)
 {

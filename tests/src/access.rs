@@ -1,7 +1,8 @@
 //! The ways in which programs see a deployment.
 
 use bivouac_testing::{can_mount, skip_part};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 /// Values for `--access` that can be tested here.
 pub fn accesses() -> &'static [&'static str] {
@@ -23,4 +24,14 @@ pub fn tool(name: &str) -> PathBuf {
     let path = tools.join("bin").join(name);
     assert!(path.exists(), "{name} is not at {}: `make setup` installs it", path.display());
     path
+}
+
+/// The same command, where an empty directory lies in the place of one: its node does not see that. Needs root.
+pub fn hiding(directory: &Path, command: &Command) -> Command {
+    let mut hidden = Command::new("unshare");
+    hidden.args(["--mount", "sh", "-c", "mount -t tmpfs none \"$0\" && exec \"$@\""]).arg(directory);
+    hidden.arg(command.get_program()).args(command.get_args());
+    hidden.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    hidden.stdin(Stdio::null());
+    hidden
 }

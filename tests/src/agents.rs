@@ -1,10 +1,26 @@
-//! Agents that tests start again after having killed them.
+//! Agents: who keeps the map, and who leads; and starting one again after having killed it.
 
-use crate::{Finished, Site, bivouac};
+use crate::{Finished, Site, bivouac, eventually};
 use serde_json::Value;
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
+
+/// Who leads, as `status` says; waits until somebody does, and it is none of these.
+pub fn leader(site: &Site, name: &str, not: &[u64]) -> u64 {
+    let mut found = None;
+    eventually("somebody leads", || {
+        found = site.status(name)["leader"].as_u64().filter(|leader| !not.contains(leader));
+        found.is_some()
+    });
+    found.expect("found")
+}
+
+/// The nodes whose agents keep the map.
+pub fn voters(site: &Site, name: &str) -> Vec<u64> {
+    let status = site.status(name);
+    status["voters"].as_array().expect("a list").iter().filter_map(Value::as_u64).collect()
+}
 
 /// What the command line has noted of a deployment.
 fn record_file(site: &Site, name: &str) -> PathBuf {

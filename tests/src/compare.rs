@@ -1,11 +1,16 @@
 //! The same script inside a deployment and on a local directory must do the same.
 
+use crate::access::hiding;
 use crate::{Finished, Site, accesses, finish};
+use bivouac_testing::is_root;
 use std::path::Path;
 use std::process::Command;
 
 /// How many servers the deployments of comparisons have.
 const SERVERS: usize = 4;
+
+/// The face of a directory of the backend that is forwarded; as root, to a node that does not see it.
+const FORWARDED: &str = "forwarded";
 
 /// What a script needs from its surroundings: where it works (`$D`), and where it finds input and may put
 /// things that are not compared (`$S`, local in both cases).
@@ -20,34 +25,41 @@ find . -type f -print0 | sort -z | xargs -0 -r sha256sum
 }
 
 /// Runs `script` in an empty directory of a deployment, in each way of access, and in a local one, and
-/// compares what all print and leave. Answers what was printed.
+/// compares what all print and leave. Also in a directory of the backend that is forwarded. Answers what was printed.
 #[track_caller]
 pub fn same_as_local(name: &str, script: &str) -> String {
     let site = Site::new(name);
     prepare_input(&site.path("input"));
     let script = format!("{PROLOGUE}{script}\necho '--- left behind'\n{}", manifest());
     let local = run_local(&site, &script);
+    let forwarded = site.path("site-storage");
+    std::fs::create_dir(&forwarded).expect("makes a directory");
+    let forwarded = forwarded.canonicalize().expect("there");
     let deployment = site.up(SERVERS);
     assert_eq!(
         local.code, 0,
         "the script fails on a local directory, so it proves nothing\n--- out\n{}\n--- err\n{}",
         local.out, local.err
     );
-    for access in accesses() {
-        let inside = run_inside(&site, &deployment, access, &script);
+    let faces = accesses().iter().map(|access| (*access, *access, Path::new("/bivouac")));
+    for (face, access, root) in faces.chain([(FORWARDED, "preload", &*forwarded)]) {
+        if face == FORWARDED {
+            site.bivouac(["forward", &deployment, &forwarded.to_string_lossy()]).ok();
+        }
+        let inside = run_inside(&site, &deployment, (face, access, root), &script);
         assert_eq!(
             inside.code, 0,
-            "fails inside only ({access})\n--- out\n{}\n--- err\n{}",
+            "fails inside only ({face})\n--- out\n{}\n--- err\n{}",
             inside.out, inside.err
         );
         if local.out != inside.out {
             panic!(
-                "not the same as on a local directory ({access})\n{}\n--- err inside\n{}",
+                "not the same as on a local directory ({face})\n{}\n--- err inside\n{}",
                 difference(&local.out, &inside.out),
                 inside.err
             );
         }
-        assert_eq!(local.err, inside.err, "other messages than on a local directory ({access})");
+        assert_eq!(local.err, inside.err, "other messages than on a local directory ({face})");
     }
     site.bivouac(["down", &deployment]).ok();
     site.assert_nothing_left(&deployment, &[]);
@@ -63,13 +75,21 @@ fn run_local(site: &Site, script: &str) -> Finished {
     neutral(finish(command), &work.to_string_lossy(), &scratch)
 }
 
-fn run_inside(site: &Site, deployment: &str, access: &str, script: &str) -> Finished {
-    let mkdir = "rm -rf /bivouac/work; mkdir /bivouac/work";
-    site.sh(deployment, mkdir).ok();
-    let scratch = scratch(site, &format!("scratch-{access}"));
+fn run_inside(
+    site: &Site,
+    deployment: &str,
+    (face, access, root): (&str, &str, &Path),
+    script: &str,
+) -> Finished {
+    let work = root.join("work").to_string_lossy().into_owned();
+    site.sh(deployment, &format!("rm -rf {work}; mkdir {work}")).ok();
+    let scratch = scratch(site, &format!("scratch-{face}"));
     let mut command = site.command(["exec", deployment, "--access", access, "--", "bash", "-c", script]);
-    command.env("D", "/bivouac/work").env("S", &scratch).env("INPUT", site.path("input"));
-    neutral(finish(command), "/bivouac/work", &scratch)
+    command.env("D", &work).env("S", &scratch).env("INPUT", site.path("input"));
+    if face == FORWARDED && is_root() {
+        command = hiding(root, &command);
+    }
+    neutral(finish(command), &work, &scratch)
 }
 
 fn scratch(site: &Site, name: &str) -> String {

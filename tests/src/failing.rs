@@ -13,9 +13,10 @@ use fuser::{BackgroundSession, Config, MountOption, SessionACL};
 use passthrough::Passthrough;
 use rustix::mount::MountPropagationFlags;
 use rustix::thread::UnshareFlags;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 /// Threads that answer the kernel: servers have many requests under way.
@@ -70,7 +71,7 @@ pub struct Slow {
     pub paths: Vec<String>,
     /// Which operations.
     pub on: On,
-    /// So long each of them waits before it begins.
+    /// So long each of them waits before it begins, or until [`FailingDir::hurry`].
     pub wait: Duration,
 }
 
@@ -84,7 +85,11 @@ fn is_named(paths: &[String], path: &Path) -> bool {
 #[derive(Default)]
 struct Faults {
     set: Mutex<Option<Fault>>,
+    /// Reading and writing fail in this range of a file only.
+    range: Mutex<Option<Range<u64>>>,
     slow: Mutex<Option<Slow>>,
+    hurried: Condvar,
+    waiting: AtomicU64,
     hits: AtomicU64,
     seen: Mutex<Option<Vec<(On, PathBuf)>>>,
 }
@@ -92,12 +97,27 @@ struct Faults {
 impl Faults {
     /// The error of an operation on a path. Waits first, if it is slow.
     fn check(&self, on: On, path: &Path) -> Result<(), rustix::io::Errno> {
-        let slow = self.slow.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        if let Some(slow) = slow.filter(|slow| slow.on.meets(on) && is_named(&slow.paths, path)) {
-            std::thread::sleep(slow.wait);
+        self.check_at(on, path, &(0..u64::MAX))
+    }
+
+    /// The same of an operation on a range of a file.
+    fn check_at(&self, on: On, path: &Path, bytes: &Range<u64>) -> Result<(), rustix::io::Errno> {
+        let slow = self.slow.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(wait) = slow
+            .as_ref()
+            .filter(|slow| slow.on.meets(on) && is_named(&slow.paths, path))
+            .map(|slow| slow.wait)
+        {
+            self.waiting.fetch_add(1, Ordering::Relaxed);
+            drop(self.hurried.wait_timeout_while(slow, wait, |slow| slow.is_some()));
+            self.waiting.fetch_sub(1, Ordering::Relaxed);
+        } else {
+            drop(slow);
         }
+        let range = self.range.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let meets = range.is_none_or(|range| range.start < bytes.end && bytes.start < range.end);
         let set = self.set.lock().unwrap_or_else(PoisonError::into_inner);
-        match set.as_ref().filter(|fault| fault.on.meets(on) && is_named(&fault.paths, path)) {
+        match set.as_ref().filter(|fault| meets && fault.on.meets(on) && is_named(&fault.paths, path)) {
             Some(fault) => {
                 self.hits.fetch_add(1, Ordering::Relaxed);
                 Err(fault.error)
@@ -140,12 +160,29 @@ impl FailingDir {
             std::fs::create_dir_all(base.join(part)).expect("a directory");
         }
         let faults = Arc::<Faults>::default();
-        let (passthrough, files) = Passthrough::new(&base.join("behind"), faults.clone());
-        let mut config = Config::default();
-        config.mount_options = vec![MountOption::FSName("bivouac-failing".into())];
-        (config.acl, config.n_threads) = (SessionACL::All, Some(THREADS));
-        let session = fuser::spawn_mount(passthrough, base.join("mount"), &config).expect("it is mounted");
+        let (files, session) = mount(&base, &faults);
         FailingDir { base, faults, files, session: Some(session) }
+    }
+
+    /// Whoever serves the directory dies: all uses of it fail with ENOTCONN.
+    pub fn die(&mut self) {
+        let device =
+            std::os::unix::fs::MetadataExt::dev(&std::fs::metadata(self.path()).expect("it is mounted"));
+        let control = self.base.join("control");
+        std::fs::create_dir_all(&control).expect("a directory");
+        rustix::mount::mount("fusectl", &control, "fusectl", rustix::mount::MountFlags::empty(), None)
+            .expect("control of FUSE mounts");
+        let abort = control.join(rustix::fs::minor(device).to_string()).join("abort");
+        std::fs::write(abort, "1").expect("aborted");
+        rustix::mount::unmount(&control, rustix::mount::UnmountFlags::DETACH).expect("unmounted");
+        let _ = rustix::mount::unmount(self.path(), rustix::mount::UnmountFlags::DETACH);
+        drop(self.session.take());
+    }
+
+    /// It is mounted again after it has died. The calling thread is the one that has made it.
+    pub fn revive(&mut self) {
+        let (files, session) = mount(&self.base, &self.faults);
+        (self.files, self.session) = (files, Some(session));
     }
 
     /// Where it is mounted.
@@ -169,9 +206,26 @@ impl FailingDir {
         }
     }
 
+    /// The same for reading and writing in a range of each file.
+    pub fn fail_in(&self, range: Range<u64>, fault: Fault) {
+        *self.faults.range.lock().unwrap_or_else(PoisonError::into_inner) = Some(range);
+        self.fail(fault);
+    }
+
     /// From now on this is slow.
     pub fn slow_down(&self, slow: Slow) {
         *self.faults.slow.lock().unwrap_or_else(PoisonError::into_inner) = Some(slow);
+    }
+
+    /// Nothing is slow any more, and what waits goes on.
+    pub fn hurry(&self) {
+        *self.faults.slow.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        self.faults.hurried.notify_all();
+    }
+
+    /// How many operations wait, because they are slow.
+    pub fn waiting(&self) -> u64 {
+        self.faults.waiting.load(Ordering::Relaxed)
     }
 
     /// From now on it is noted what is done.
@@ -192,6 +246,7 @@ impl FailingDir {
 
     /// Nothing fails any more.
     pub fn heal(&self) {
+        *self.faults.range.lock().unwrap_or_else(PoisonError::into_inner) = None;
         *self.faults.set.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 }
@@ -199,10 +254,21 @@ impl FailingDir {
 impl Drop for FailingDir {
     fn drop(&mut self) {
         self.heal();
+        self.hurry();
         drop(self.session.take());
         let _ = rustix::mount::unmount(self.path(), rustix::mount::UnmountFlags::DETACH);
         let _ = std::fs::remove_dir_all(&self.base);
     }
+}
+
+/// Mounts what is behind one.
+fn mount(base: &Path, faults: &Arc<Faults>) -> (passthrough::Files, BackgroundSession) {
+    let (passthrough, files) = Passthrough::new(&base.join("behind"), faults.clone());
+    let mut config = Config::default();
+    config.mount_options = vec![MountOption::FSName("bivouac-failing".into())];
+    (config.acl, config.n_threads) = (SessionACL::All, Some(THREADS));
+    let session = fuser::spawn_mount(passthrough, base.join("mount"), &config).expect("it is mounted");
+    (files, session)
 }
 
 /// Gives the calling thread, and the programs that it starts from now on, a mount namespace of its own: what is mounted

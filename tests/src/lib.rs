@@ -9,6 +9,7 @@ mod access;
 pub mod agents;
 mod compare;
 pub mod failing;
+pub mod forwarding;
 pub mod kills;
 pub mod load;
 mod machine;
@@ -16,12 +17,15 @@ pub mod model;
 mod mounted;
 mod network;
 pub mod program;
+pub mod ranks;
 mod script;
+pub mod signalled;
 mod site;
 pub mod soak;
 pub mod staging;
+pub mod suites;
 
-pub use access::{accesses, tool};
+pub use access::{accesses, hiding, tool};
 pub use bivouac_testing::{
     HANG, can_mount, eventually, is_quick, is_root, skip, skip_part, skip_part_unsupported, skip_unsupported,
     skipped_without_mount, skipped_without_root,
@@ -31,4 +35,4 @@ pub use machine::{Lost, Machine};
 pub use mounted::Mounted;
 pub use network::{Cut, Network, on_node, on_node_by};
 pub use script::{python_in_each_access, python_in_each_access_to, python_says};
-pub use site::{Finished, Site, bivouac, default_signals, finish, run_dir};
+pub use site::{Finished, Site, bivouac, children, default_signals, finish, run_dir};

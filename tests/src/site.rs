@@ -330,3 +330,15 @@ impl Drop for Site {
         let _ = std::fs::remove_dir_all(&self.dir);
     }
 }
+
+/// The processes that a process has started.
+pub fn children(of: i32) -> Vec<i32> {
+    let all = std::fs::read_dir("/proc").expect("proc").flatten();
+    let pids = all.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    pids.filter(|pid| {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        let parent = stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().nth(1)?.parse().ok());
+        parent == Some(of)
+    })
+    .collect()
+}

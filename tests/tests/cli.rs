@@ -90,10 +90,14 @@ fn a_failed_flush_keeps_the_deployment_and_says_how_to_go_on() {
     std::fs::write(site.path("blocked"), "a file where a directory is needed").expect("writes");
     let flush = format!("/out:{}", site.path("blocked/below").display());
     let script = "echo precious > /bivouac/out";
-    let run = site.bivouac(["run", "--name", &name, "--flush", &flush, "--", "sh", "-c", script]);
+    // Servers that come meanwhile are kept as well.
+    let grows = format!("{script}; {} expand {name} --servers +1", bivouac().display());
+    let run = site.bivouac(["run", "--name", &name, "--flush", &flush, "--", "sh", "-c", &grows]);
     run.fails(69, &["is kept", &format!("bivouac flush {name}"), &format!("bivouac down {name}")]);
     // It outlives its lifeline.
     std::thread::sleep(Duration::from_millis(300));
+    let servers: Vec<u64> = site.daemons(&name).into_iter().filter_map(|(server, _)| server).collect();
+    assert_eq!(servers, [0, 1], "with the one that came");
     let out = site.path("out").display().to_string();
     site.bivouac(["flush", &name, "/out", &out]).ok();
     assert_eq!(std::fs::read_to_string(out).expect("flushed"), "precious\n");
@@ -103,6 +107,11 @@ fn a_failed_flush_keeps_the_deployment_and_says_how_to_go_on() {
     // What the command says of itself comes first.
     let run = site.bivouac(["run", "--name", &name, "--flush", &flush, "--", "sh", "-c", "exit 5"]);
     assert_eq!(run.code, 5);
+    // Whose storage was to be kept anyway is not told that it cannot be.
+    site.bivouac(["down", &name]).ok();
+    let run = site.bivouac(["run", "--keep", "--name", &name, "--flush", &flush, "--", "sh", "-c", script]);
+    run.fails(69, &["is kept"]);
+    site.bivouac(["down", &name]).ok();
 }
 
 #[test]

@@ -187,7 +187,14 @@ fn what_one_face_does_every_other_one_sees_exactly() {
     };
     // Two processes of each kind, so that each face is also paired with itself.
     let (mut ones, mut others) = (start(), start());
-    let environment = Environment { name: name.clone(), mount: mount.clone(), key_path, mounted: None };
+    let environment = Environment {
+        name: name.clone(),
+        mount: mount.clone(),
+        key_path,
+        mounted: None,
+        forwarded: None,
+        job: None,
+    };
     others.push(Face::library(Library::attach(&environment)));
     for face in ones.iter_mut().chain(&mut others) {
         assert_eq!(face.obey(&Order::Enter(mount.clone())), Answer::Done, "{}", face.name);

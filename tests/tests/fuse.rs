@@ -4,7 +4,7 @@
 //! Each test is skipped, and says so, where this process cannot mount. Programs and transcripts run through a
 //! mount in their own tests.
 
-use bivouac_tests::{Finished, Site, bivouac, eventually, finish, skipped_without_mount, tool};
+use bivouac_tests::{Finished, Site, bivouac, eventually, finish, skipped_without_mount, suites};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -68,13 +68,7 @@ fn servers(name: &str) -> usize {
 #[test]
 fn pjdfstest_finds_nothing() {
     let Some(mounted) = Mounted::new("pjdfstest", &[]) else { return };
-    let config = mounted.site.path("pjdfstest.toml");
-    let text = "[features]\nposix_fallocate = {}\nrename_ctime = {}\nutimensat = {}\nutime_now = {}\n\
-                stat_st_birthtime = {}\n[settings]\nnaptime = 0.01\nallow_remount = false\n\
-                [dummy_auth]\nentries = [[\"nobody\", \"nogroup\"], [\"daemon\", \"daemon\"]]\n";
-    std::fs::write(&config, text).expect("written");
-    let mut command = Command::new(tool("pjdfstest"));
-    command.arg("-c").arg(&config).arg("-p").arg(&mounted.at);
+    let command = suites::pjdfstest(&mounted.site, &mounted.at);
     let out = finish(command).ok();
     // What is skipped is for other systems; a tmpfs skips the same.
     assert!(out.contains("Summary: 0 failed, 16 skipped, 382 passed"), "{out}");
@@ -84,16 +78,8 @@ fn pjdfstest_finds_nothing() {
 fn fsx_finds_no_difference() {
     // Small blocks, so that the file lies on all servers.
     let Some(mounted) = Mounted::new("fsx", &["--block-size", "16K"]) else { return };
-    let config = mounted.site.path("fsx.toml");
-    let text = "flen = 150000\n[opsize]\nmax = 20000\nmin = 1\nalign = 1\n[weights]\nclose_open = 1\ninvalidate = 1\n\
-                truncate = 10\nfsync = 1\nfdatasync = 1\nread = 10\nwrite = 10\nmapread = 10\nmapwrite = 10\n\
-                copy_file_range = 5\nposix_fallocate = 5\npunch_hole = 5\nsendfile = 3\nposix_fadvise = 1\n";
-    std::fs::write(&config, text).expect("written");
     for seed in ["1", "2", "3"] {
-        let mut command = Command::new(tool("fsx"));
-        command.args(["-q", "-N", "2000", "-S", seed, "-P"]).arg(mounted.site.path(""));
-        command.arg("-f").arg(&config).arg(mounted.at.join(seed));
-        finish(command).ok();
+        finish(suites::fsx(&mounted.site, seed, &mounted.at.join(seed))).ok();
     }
 }
 

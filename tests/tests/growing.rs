@@ -200,3 +200,37 @@ fn whatever_dies_while_servers_come_and_leave_everything_is_there() {
 fn whatever_dies_while_servers_come_and_leave_everything_is_there_with_two_copies() {
     interrupted("grow-killed-two", "2");
 }
+
+/// Who asks all servers must not wait for, or fail with, those that have just left.
+#[test]
+fn what_all_servers_are_asked_for_is_answered_while_they_leave() {
+    let site = Site::new("asked-all");
+    let name = site.up(4);
+    let script = "import os, sys
+os.mkdir(f'/bivouac/{os.getpid()}')
+fd = os.open(f'/bivouac/{os.getpid()}/f', os.O_CREAT | os.O_RDWR)
+print('begun', flush=True)
+while not os.path.exists('/bivouac/stop'):
+    assert os.statvfs('/bivouac').f_blocks > 0
+    os.pwrite(fd, b'x', 3000000)
+    os.fsync(fd)
+    assert os.fstat(fd).st_size == 3000001 and os.lseek(fd, 0, os.SEEK_DATA) > 0
+    assert 'f' in os.listdir(f'/bivouac/{os.getpid()}')";
+    let start = || {
+        let mut command = site.command(["exec", &name, "--", "python3", "-B", "-c", script]);
+        command.stdout(std::process::Stdio::piped()).spawn().expect("python3 starts")
+    };
+    let mut programs: Vec<_> = (0..3).map(|_| start()).collect();
+    for program in &mut programs {
+        let mut line = [0; 6];
+        std::io::Read::read_exact(program.stdout.as_mut().expect("a pipe"), &mut line).expect("it has begun");
+    }
+    for _ in 0..2 {
+        site.bivouac(["shrink", &name, "--servers", "-2"]).ok();
+        site.bivouac(["expand", &name, "--servers", "+2"]).ok();
+    }
+    site.sh(&name, "touch /bivouac/stop").ok();
+    for mut program in programs {
+        assert!(program.wait().expect("it ends").success());
+    }
+}

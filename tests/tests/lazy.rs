@@ -1,8 +1,9 @@
 //! `preload --lazy`: names and sizes are there at once, contents come from the backend when a program wants them, and whatever
 //! happens in between, nobody ever reads anything else.
 
+use bivouac_tests::failing::{FailingDir, On, Slow};
 use bivouac_tests::load::all_in_step;
-use bivouac_tests::{Site, eventually};
+use bivouac_tests::{Site, eventually, skipped_without_root};
 use rustix::process::Signal;
 use std::fs;
 use std::os::unix::fs::{FileExt, PermissionsExt};
@@ -404,7 +405,8 @@ fn an_interrupted_background_fetch_goes_on_when_the_command_is_repeated() {
     let words = ["preload", &name, from, "/in", "--lazy", "--max-rate", "1M", "--streams", "1"];
     let mut command = site.command(words);
     let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("starts");
-    eventually("names are there and some contents", || (1..200).contains(&lazy(&site, &name).0));
+    eventually("names are there", || site.sh(&name, "ls /bivouac/in | wc -l").out == "200\n");
+    eventually("some contents are there", || (1..200).contains(&lazy(&site, &name).0));
     Site::kill(child.id() as i32, Signal::INT);
     child.wait().expect("ends");
     let left = lazy(&site, &name).0;
@@ -428,4 +430,54 @@ fn options_that_make_no_sense_together_are_refused() {
     site.bivouac(["preload", &name, "/etc", "/in", "--lazy", "--checksum"]).fails(2, &["--checksum"]);
     site.bivouac(["preload", &name, "/nowhere", "/in", "--lazy"]).fails(68, &["/nowhere"]);
     site.bivouac(["down", &name]).ok();
+}
+
+/// The command of `run --lazy` does not wait for contents, and `run` ends without those that nobody wanted.
+#[test]
+fn a_run_begins_with_the_names_and_ends_without_what_nobody_has_opened() {
+    if skipped_without_root("mounting") {
+        return;
+    }
+    let site = Site::in_memory("lazy-run");
+    let dir = FailingDir::new("lazy-run");
+    for tree in ["first", "second"] {
+        fs::create_dir(dir.behind().join(tree)).expect("a directory");
+        for number in 0..60 {
+            let path = dir.behind().join(format!("{tree}/f{number:02}"));
+            fs::write(path, bytes(5000, number)).expect("a file");
+        }
+    }
+    let (root, out) = (dir.path().join("first"), site.path("out"));
+    let flush = format!("/in:{}", out.display());
+    let run = |tree: &str, script: &str, options: &[&str]| {
+        let preload = format!("{}:/in", dir.path().join(tree).display());
+        let words = ["run", "--servers", "2", "--lazy", "--preload", &preload];
+        site.bivouac(words.iter().chain(options).copied().chain(["--", "bash", "-c", script]))
+    };
+    // What the program writes stays, whether the contents are there or not; everything comes by itself.
+    let writes = format!(
+        "cd /bivouac/in && echo mine > f59 && cat f58 > /dev/null && echo more >> f58 && sleep 2 \
+         && mv {0}/f00 {0}/away && cat f00 && mv {0}/away {0}/f00",
+        root.display()
+    );
+    let done = run("first", &writes, &["--flush-on-exit", &flush]);
+    assert_eq!(done.code, 0, "{}", done.err);
+    assert!(done.err.contains("the names of 60 files are there"), "{}", done.err);
+    assert_eq!(fs::read_to_string(out.join("f59")).expect("flushed"), "mine\n");
+    assert_eq!(fs::read(out.join("f58")).expect("flushed"), [&bytes(5000, 58)[..], b"more\n"].concat());
+    assert_eq!(fs::read_dir(&out).expect("a directory").count(), 2, "what was not changed is not flushed");
+    // All of it would take 15 s.
+    dir.slow_down(Slow { paths: vec!["second".into()], on: On::READ, wait: Duration::from_secs(1) });
+    let begun = Instant::now();
+    let done = run("second", "test $(ls /bivouac/in | wc -l) = 60 && md5sum < /bivouac/in/f33", &[]);
+    assert!(begun.elapsed() < Duration::from_secs(8), "{:?}: {}", begun.elapsed(), done.err);
+    assert_eq!(done.code, 0, "{}", done.err);
+    assert_eq!(done.out, local(&dir.behind(), "md5sum < second/f33"));
+    assert!(done.err.contains("to be fetched when they are opened"), "{}", done.err);
+    // A tree that is not there ends it before the command begins.
+    let (missing, ran) = (format!("{}:/in", root.join("missing").display()), out.join("ran"));
+    let touch = ["--", "touch", ran.to_str().expect("text")];
+    site.bivouac(["run", "--lazy", "--preload", &missing].iter().copied().chain(touch))
+        .fails(68, &["missing"]);
+    assert!(!ran.exists() && site.deployments().is_empty());
 }

@@ -2,26 +2,12 @@
 //! namespaces; the machine itself is one node more, where the deployments are started from, and whose agent founds
 //! them.
 
+use bivouac_tests::agents::{leader, voters};
 use bivouac_tests::load::{APPENDS, BLOCKS, Load, NAMES, all_in_step};
 use bivouac_tests::{Cut, HANG, Network, Site, eventually, finish, on_node, run_dir, skipped_without_root};
 use rustix::process::Signal;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
-
-/// Who leads, as `status` says; waits until somebody does, and it is none of these.
-fn leader(site: &Site, name: &str, not: &[u64]) -> u64 {
-    let mut found = None;
-    eventually("somebody leads", || {
-        found = site.status(name)["leader"].as_u64().filter(|leader| !not.contains(leader));
-        found.is_some()
-    });
-    found.expect("found")
-}
-
-fn voters(site: &Site, name: &str) -> Vec<u64> {
-    let status = site.status(name);
-    status["voters"].as_array().expect("a list").iter().filter_map(serde_json::Value::as_u64).collect()
-}
 
 fn state(site: &Site, name: &str, server: usize) -> String {
     site.status(name)["servers"][server]["state"].as_str().expect("a word").to_owned()
@@ -354,6 +340,38 @@ fn a_run_ends_with_everything_whoever_led_when_it_began() {
         println!("everything had ended {:?} after `run`", begun.elapsed());
         site.assert_nothing_left(&name, &pids);
     }
+}
+
+/// Daemons that come while the command runs end with `run`, too.
+#[test]
+fn a_run_whose_first_hosts_have_left_leaves_nothing_when_it_is_killed() {
+    if skipped_without_root("making network namespaces") {
+        return;
+    }
+    let (net, site) = (Network::of(4), Site::in_memory("run-grows"));
+    let name = site.name("r");
+    let started = site.path("started");
+    let script = format!("echo text > /bivouac/file; echo $$ > {}; exec sleep 60", started.display());
+    let (first, more) = (net.names[..2].join(","), net.names[2..].join(","));
+    let run = ["run", "--name", &name, "--hosts", &first, "--launcher", "netns", "--", "sh", "-c", &script];
+    let mut run = site.command(run).stderr(Stdio::null()).spawn().expect("starts");
+    eventually("the command runs", || {
+        std::fs::read_to_string(&started).is_ok_and(|text| text.ends_with('\n'))
+    });
+    let founder = leader(&site, &name, &[]);
+    site.bivouac(["expand", &name, "--hosts", &more]).ok();
+    site.bivouac(["shrink", &name, "--hosts", &first]).ok();
+    let new: Vec<u64> = voters(&site, &name).into_iter().filter(|node| *node != founder).collect();
+    assert_eq!(new.len(), 2, "the hosts that were added keep the map: {new:?}");
+    // Each agent that was there when `run` began is dead or has left. One that came later leads.
+    kill(site.agent_pid(&name, founder));
+    assert!(new.contains(&leader(&site, &name, &[founder])));
+    let pids: Vec<i32> = site.daemons(&name).into_iter().map(|(_, pid)| pid).collect();
+    kill(run.id() as i32);
+    kill(std::fs::read_to_string(&started).expect("reads").trim().parse().expect("a number"));
+    run.wait().expect("ends");
+    eventually("all is removed", || !site.home().join(&name).exists() && !run_dir(&name).exists());
+    site.assert_nothing_left(&name, &pids);
 }
 
 #[test]

@@ -25,6 +25,8 @@ fn random_programs_through_all_faces_do_what_the_reference_does() {
         mount: lines.next().expect("a mount"),
         key_path: lines.next().expect("a key"),
         mounted: None,
+        forwarded: None,
+        job: None,
     };
     let mut faces: Vec<Face> = accesses()
         .iter()

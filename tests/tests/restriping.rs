@@ -1,11 +1,12 @@
 //! Files go to other servers while programs read, write and cut them.
 
 use bivouac_tests::load::{APPENDS, BLOCKS, LENGTHS, Load, NAMES, all_in_step};
-use bivouac_tests::{Site, eventually};
+use bivouac_tests::{Network, Site, bivouac, eventually, finish, on_node, skipped_without_root};
 use rustix::process::Signal;
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
-use std::process::Stdio;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 /// Bytes of a file that each server has.
 fn held(site: &Site, name: &str, file: &str) -> BTreeMap<u64, u64> {
@@ -139,4 +140,57 @@ with open('/bivouac/open', 'wb', buffering=0) as file:
     site.sh(&name, same).ok();
     assert_eq!(site.sh(&name, sum).ok(), before);
     site.bivouac(["down", &name]).ok();
+}
+
+/// Overwrites and reads anywhere in the files of a directory for some seconds, and says how long the longest call took.
+const LATECOMER: &str = "import os, random, sys, time
+home, seconds = sys.argv[1], float(sys.argv[2])
+random.seed(5)
+worst, begun = (0, ''), time.monotonic()
+def timed(what, *words):
+    global worst
+    before = time.monotonic()
+    result = what(*words)
+    worst = max(worst, (time.monotonic() - before, what.__name__))
+    return result
+files = [timed(os.open, f'{home}/{name}', os.O_RDWR) for name in sorted(os.listdir(home))]
+while time.monotonic() - begun < seconds:
+    fd, at = random.choice(files), random.randrange(32 << 20 >> 12) << 12
+    timed(os.pwrite, fd, b'w' * 4096, at)
+    timed(os.pread, fd, 65536, at)
+print(*worst)";
+
+/// Ranges that are on their way when a program comes were begun while nobody was there, and arrive beside it. Links that are slow
+/// make that long.
+#[test]
+fn a_program_that_comes_while_files_move_over_slow_links_does_not_wait_for_all_of_them() {
+    if skipped_without_root("making network namespaces") {
+        return;
+    }
+    let net = Network::of(4);
+    let site = Site::in_memory("restriped-latecomer");
+    let name = net.deploy_on(&site, 2, &["--block-size", "64K"]);
+    let files =
+        "mkdir /bivouac/old && for i in $(seq 8); do head -c 32M /dev/urandom > /bivouac/old/$i; done";
+    on_node(&net.names[0], &site, &name, files).ok();
+    for node in [2, 3] {
+        net.slow_down(node, "30mbit");
+    }
+    site.bivouac(["expand", &name, "--hosts", &net.names[2..].join(","), "--background"]).ok();
+    std::thread::sleep(Duration::from_secs(1));
+    let words = ["exec", &name, "--", "python3", "-c", LATECOMER, "/bivouac/old", "8"];
+    let mut command = Command::new("ip");
+    command
+        .args(["netns", "exec", &net.names[0]])
+        .arg(bivouac())
+        .args(words)
+        .env("BIVOUAC_HOME", site.home());
+    let said = finish(command).ok();
+    println!("the longest call: {said}");
+    let worst: f64 = said.split_whitespace().next().and_then(|word| word.parse().ok()).expect("seconds");
+    assert!(worst < 5.0, "a call took {said} s");
+    // What the program had open waits for what is on its way, and that for servers that have stopped.
+    let begun = Instant::now();
+    site.bivouac(["down", &name]).ok();
+    assert!(begun.elapsed() < Duration::from_secs(4), "{:?}", begun.elapsed());
 }

@@ -199,6 +199,10 @@ fn nodes_that_do_not_see_the_backend_are_left_out() {
     left_out(&site.bivouac(["preload", &name, &from_text, "/in"]), &net.names[1..], "by 1 node");
     left_out(&site.bivouac(["flush", &name, "/in", &to_text]), &net.names[1..], "by 1 node");
     assert_eq!(contents(&to), contents(&from));
+    // Each server would have to read its part.
+    let lazily = site.bivouac(["preload", &name, &from_text, "/lazily", "--lazy"]);
+    lazily.fails(68, &["not all servers see it", &net.names[1], "preload it without --lazy"]);
+    assert_eq!(site.sh(&name, "ls /bivouac").ok(), "in\n", "nothing was made");
     drop(apart);
     // Where no node with a server sees it, this machine does all, which has an agent.
     let apart = Apart::new(&site, &net.names);

@@ -423,3 +423,71 @@ fn a_torn_record_and_lost_sub_files_come_back_from_the_copies() {
     look_without(&site, &name, &[0, 2]);
     site.bivouac(["down", &name]).ok();
 }
+
+/// The storage of server 1 fails, and files are changed that then go to other servers: it fails wholly, or for every second file when
+/// there are new groups already. Files that need nothing of it get there, all can be read meanwhile, and in the end all copies are
+/// the same. (That a copy which stays where it is does not count as whole by its new group is tested in `meta/tests/restriping.rs`.)
+fn misses_changes_of_files_that_move(test: &str, wholly: bool) {
+    if skipped_without_mount() {
+        return;
+    }
+    let scene = Scene::new(test);
+    let (site, name) = (&scene.site, &scene.name);
+    let write = "cd /bivouac && for i in $(seq 120); do
+        head -c 60000 /dev/urandom | dd of=f$i bs=60000 iflag=fullblock conv=notrunc status=none || exit; done";
+    site.sh(name, write).ok();
+    if wholly {
+        scene.fail(1, &["sub/", "crc/"], On::WRITE, Errno::IO);
+    } else {
+        // Files stay where they are until the storage has failed.
+        site.bivouac(["expand", name, "--servers", "+1", "--rebuild", "metadata"]).ok();
+        let mut files = sub_files(&scene.dir.behind(), "-1");
+        files.sort_unstable();
+        let paths: Vec<String> = files.into_iter().step_by(2).collect();
+        assert!(paths.len() > 5, "{paths:?}");
+        scene.dir.fail(Fault { paths, on: On::WRITE, error: Errno::IO });
+    }
+    site.sh(name, write).ok();
+    eventually("the server is left out", || scene.behind(1) > 0);
+    let sums = site.sh(name, LOOK).ok();
+    match wholly {
+        true => site.bivouac(["expand", name, "--servers", "+1", "--background"]).ok(),
+        false => site.bivouac(["rebuild", name, "--background"]).ok(),
+    };
+    let fourth = || site.status(name)["servers"][3]["stored"].as_u64().unwrap_or(0);
+    eventually("files go to the new server", || fourth() > 1_000_000);
+    std::thread::sleep(Duration::from_secs(2));
+    assert_eq!(site.sh(name, LOOK).ok(), sums, "while its storage fails");
+    scene.dir.heal();
+    site.bivouac(["rebuild", name]).ok();
+    all_in_step(site, name);
+    assert_eq!(site.sh(name, LOOK).ok(), sums);
+    scene.verify();
+    look_without(site, name, &[0]);
+    site.bivouac(["down", name]).ok();
+}
+
+/// A server's sub-files, below where its storage is.
+fn sub_files(below: &Path, server: &str) -> Vec<String> {
+    let list = |path: &Path| -> Vec<PathBuf> {
+        std::fs::read_dir(path).into_iter().flatten().flatten().map(|entry| entry.path()).collect()
+    };
+    let storage =
+        list(below).into_iter().find(|path| path.to_string_lossy().ends_with(server)).expect("its storage");
+    let files = list(&storage.join("sub")).into_iter().flat_map(|directory| list(&directory));
+    files
+        .filter_map(|path| {
+            path.strip_prefix(&storage).ok().map(|path| format!("{server}/{}", path.display()))
+        })
+        .collect()
+}
+
+#[test]
+fn storage_that_fails_before_files_go_to_other_servers() {
+    misses_changes_of_files_that_move("storage-before-moves", true);
+}
+
+#[test]
+fn storage_that_fails_for_some_files_while_they_go_to_other_servers() {
+    misses_changes_of_files_that_move("storage-in-moves", false);
+}

@@ -116,8 +116,9 @@ fn a_rebuild_through_the_backend_that_is_killed_again_and_again_completes() {
     let words = ["shrink", &name, "--servers", "-1", "--rebuild", "backend", "--backend", &backend_text];
     let (mut kills, mut phases) = (0, std::collections::BTreeSet::new());
     let journal = site.home().join(".rebuilding").join(&name);
+    let mut last = serde_json::Value::Null;
     for round in 0.. {
-        let (said, errors) = (site.home().join("said"), std::fs::File::create(site.home().join("said")));
+        let (said, errors) = (site.path("said"), std::fs::File::create(site.path("said")));
         let errors = errors.expect("a file");
         let mut child = site.command(words).stdout(Stdio::null()).stderr(errors).spawn().expect("starts");
         // Each one is given a little longer, so that the whole is interrupted everywhere.
@@ -130,25 +131,55 @@ fn a_rebuild_through_the_backend_that_is_killed_again_and_again_completes() {
         Site::kill(child.id() as i32, Signal::KILL);
         child.wait().expect("ends");
         kills += 1;
-        let Ok(text) = std::fs::read(&journal) else { continue };
+        let Ok(text) = std::fs::read(&journal) else {
+            // Before it began, or when it had just ended: the next one would begin anew.
+            if servers(&site, &name) == 2 {
+                break;
+            }
+            continue;
+        };
         let now: serde_json::Value = serde_json::from_slice(&text).expect("whole");
         phases.insert(now["phase"].as_str().expect("a word").to_owned());
         site.bivouac(["up", &name]).fails(65, &["bivouac rebuild", "--rebuild backend"]);
-        if now["phase"] == "preload" {
-            let early = site.sh(&name, "ls /bivouac");
-            assert!(early.code != 0, "nobody sees half of it: {}", early.out);
-            // The copy is all that there is for certain: the new servers may die, too.
-            for (_, pid) in site.daemons(&name) {
-                if round % 2 == 0 && Site::is_alive(pid) {
-                    Site::kill(pid, Signal::KILL);
+        let record = std::fs::read(site.home().join(&name).join("daemons.json")).ok();
+        let record = record.map(|text| serde_json::from_slice::<serde_json::Value>(&text).expect("whole"));
+        let is_closed = record.is_some_and(|record| record["closed"] == true);
+        match now["phase"].as_str() {
+            Some("restart") => {
+                let runs = site.home().join(&name).exists();
+                assert!(is_closed || !runs, "from here on nobody uses what is taken down");
+            }
+            Some("preload" | "remove") if is_closed => {
+                let early = site.sh(&name, "ls /bivouac");
+                assert!(early.code != 0, "nobody sees half of it: {}", early.out);
+                // The copy is all that there is for certain: the new servers may die, too.
+                for (_, pid) in site.daemons(&name) {
+                    if round % 2 == 0 && Site::is_alive(pid) {
+                        Site::kill(pid, Signal::KILL);
+                    }
                 }
             }
+            Some("preload") => {
+                panic!("programs are let in only when all is there, and that was written down")
+            }
+            _ => {}
         }
+        last = now;
     }
     println!("killed {kills} times, in {phases:?}");
     assert!(kills >= 4 && phases.len() >= 2, "{kills} {phases:?}");
     assert_eq!(servers(&site, &name), 2);
     is_the_same(&site, &name, &before, "in the end");
+    is_clean(&site, &backend);
+    // Killed when programs had just been let in: what they do from then on stays.
+    site.sh(&name, "echo early > /bivouac/early").ok();
+    let all = looked(&site, &name);
+    last["phase"] = "remove".into();
+    std::fs::create_dir_all(journal.parent().expect("a directory")).expect("made");
+    std::fs::create_dir(last["copy"].as_str().expect("a path")).expect("made");
+    std::fs::write(&journal, last.to_string()).expect("written");
+    site.bivouac(["rebuild", &name, "--rebuild", "backend"]).ok();
+    is_the_same(&site, &name, &all, "after the last step");
     is_clean(&site, &backend);
     site.bivouac(["down", &name]).ok();
 }
@@ -171,7 +202,7 @@ fn a_rebuild_through_the_backend_is_given_up_or_refused_and_nothing_has_happened
     let mut command = site.command(words);
     let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("starts");
     let said = BufReader::new(child.stderr.take().expect("a pipe"));
-    eventually("the copy is begun", || std::fs::read_dir(&backend).expect("listed").next().is_some());
+    eventually("the copy is begun", || site.home().join(".rebuilding").join(&name).exists());
     Site::kill(child.id() as i32, Signal::KILL);
     child.wait().expect("ends");
     drop(said.lines());

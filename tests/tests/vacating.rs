@@ -1,6 +1,7 @@
 //! Hosts leave a deployment with their last server, and can be switched off: others keep the map, and their agents end. Nodes
 //! are network namespaces; the machine itself is one node more, where the deployments are started from.
 
+use bivouac_tests::agents::{leader, voters};
 use bivouac_tests::load::{BLOCKS, Load, NAMES};
 use bivouac_tests::{Cut, Network, Site, eventually, on_node, skipped_without_root};
 use rustix::process::Signal;
@@ -8,24 +9,6 @@ use std::time::{Duration, Instant};
 
 /// Locks a file, and waits.
 const LOCKS: &str = "import fcntl, sys, time\nf = open(sys.argv[1], 'w')\nfcntl.lockf(f, fcntl.LOCK_EX)\nopen(sys.argv[2] + '.begun', 'w')\ntime.sleep(60)\n";
-
-fn numbers(of: &serde_json::Value) -> Vec<u64> {
-    of.as_array().expect("a list").iter().filter_map(serde_json::Value::as_u64).collect()
-}
-
-fn voters(site: &Site, name: &str) -> Vec<u64> {
-    numbers(&site.status(name)["voters"])
-}
-
-/// Who leads, as `status` says; waits until somebody does, and it is none of these.
-fn leader(site: &Site, name: &str, not: &[u64]) -> u64 {
-    let mut found = None;
-    eventually("somebody leads", || {
-        found = site.status(name)["leader"].as_u64().filter(|leader| !not.contains(leader));
-        found.is_some()
-    });
-    found.expect("found")
-}
 
 /// The nodes of the agents that `status` lists.
 fn nodes(site: &Site, name: &str) -> Vec<u64> {

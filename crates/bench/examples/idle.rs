@@ -26,7 +26,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         gid: rustix::process::getegid().as_raw(),
         groups: Vec::new(),
     };
-    let role = Role::Client { credentials, node: NodeId::NONE };
+    let role = Role::Client { credentials, node: NodeId::NONE, job: 0 };
     let mut connections = Vec::new();
     for address in addresses.iter().cycle().take(count) {
         let options = ConnectOptions::default();

@@ -28,6 +28,13 @@ pub fn now() -> u64 {
     nanoseconds(time.tv_sec, time.tv_nsec)
 }
 
+/// Which boot of which machine this is, in the kernel's words; empty if it does not say. Within one boot, all
+/// processes' [`now`] can be compared.
+pub fn boot() -> String {
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    boot.trim().to_owned()
+}
+
 fn nanoseconds(seconds: i64, nanoseconds: i64) -> u64 {
     (seconds as u64).saturating_mul(1_000_000_000).saturating_add(nanoseconds as u64)
 }

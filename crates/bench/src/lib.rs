@@ -9,6 +9,7 @@
 //! - [`worker`]: one process of the load. [`coordinator`]: starts the workers, and makes them begin at the
 //!   same time.
 //! - [`report`]: the figures. [`cpu`]: what they cost.
+//! - [`interruption`]: signals that end a phase; the explorer's processes note them in the same way.
 //! - [`null`]: round trips of empty requests: the least that a request can cost.
 //!
 //! Workers are processes, started from this very program, that talk to the coordinator through standard input
@@ -19,6 +20,7 @@ pub mod coordinator;
 pub mod cpu;
 pub mod error;
 pub mod histogram;
+pub mod interruption;
 pub mod null;
 pub mod ops;
 pub mod plan;

@@ -10,8 +10,8 @@ use bivouac_layout::{Epoch, NodeId, ServerId};
 use bivouac_proto::auth::{Credentials, Hello, KEY_LEN, Key, Role, Welcome};
 use bivouac_proto::{Header, Kind, Reply, Status};
 use bivouac_transport::{
-    ConnectOptions, Connection, Endpoint, Outgoing, Parting, PeerInfo, Responder, Server, ServerOptions,
-    Service, TransportError,
+    Call, ConnectOptions, Connection, Endpoint, Outgoing, Parting, PeerInfo, Server, ServerOptions, Service,
+    TransportError,
 };
 use serde::Serialize;
 use std::io::{BufRead, BufReader, Write};
@@ -114,7 +114,7 @@ pub fn measure(
     let mut connections = Vec::new();
     for client in 0..clients as usize {
         let credentials = Credentials { uid: 0, gid: 0, groups: Vec::new() };
-        let role = Role::Client { credentials, node: NodeId::NONE };
+        let role = Role::Client { credentials, node: NodeId::NONE, job: 0 };
         let mine = match dealing {
             Dealing::One | Dealing::Chained => std::slice::from_ref(&servers[client % servers.len()]),
             Dealing::Spread => &servers[..],
@@ -315,10 +315,11 @@ impl Service for Null {
 
     fn accept(&self, hello: &Hello, _: PeerInfo) -> Option<(bool, Welcome)> {
         let is_clients = matches!(hello.role, Role::Client { .. });
-        Some((is_clients, Welcome { epoch: Epoch(1), namespace: 1 }))
+        Some((is_clients, Welcome { epoch: Epoch(1), namespace: 1, process: 0 }))
     }
 
-    fn serve(&self, session: &mut bool, _: &Header, _: &[u8], _: &mut [u8], reply: &mut Responder<'_>) {
+    fn serve(&self, session: &mut bool, call: &mut Call) {
+        let (_, _, _, reply) = call.parts();
         match self.next.get().filter(|_| *session).map_or(Ok(()), |next| self.ask(next)) {
             Ok(()) => reply.ok(&Reply::Done),
             Err(error) => reply.fail(&error.errno().into()),

@@ -7,12 +7,12 @@
 use crate::cpu;
 use crate::error::BenchError;
 use crate::histogram::Histogram;
+use crate::interruption;
 use crate::ops::{Load, Trouble};
 use crate::plan::{Op, Plan};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io::{BufRead, Write};
-use std::sync::atomic::{AtomicBool, Ordering};
 
 /// What the coordinator says.
 #[derive(Serialize, Deserialize, Debug)]
@@ -65,34 +65,9 @@ pub struct Outcome {
     pub interrupted: bool,
 }
 
-/// Set by a signal.
-static INTERRUPTED: AtomicBool = AtomicBool::new(false);
-
-extern "C" fn interrupt(_: libc::c_int) {
-    INTERRUPTED.store(true, Ordering::Relaxed);
-}
-
-/// Makes the signals that ask for an end (SIGINT and the like) end the phase. The coordinator may have
-/// blocked them, which its children inherit.
-fn take_signals() {
-    // SAFETY: an all-zero set is a valid value of a plain C structure; it is initialised before it is used.
-    let mut set: libc::sigset_t = unsafe { std::mem::zeroed() };
-    // SAFETY: `set` is valid for the call.
-    unsafe { libc::sigemptyset(&mut set) };
-    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
-        // SAFETY: the handler does nothing but store to an atomic; `set` is initialised.
-        unsafe {
-            libc::signal(signal, interrupt as extern "C" fn(libc::c_int) as libc::sighandler_t);
-            libc::sigaddset(&mut set, signal);
-        }
-    }
-    // SAFETY: `set` is initialised, and the old mask is not asked for.
-    unsafe { libc::pthread_sigmask(libc::SIG_UNBLOCK, &set, std::ptr::null_mut()) };
-}
-
 /// Serves a coordinator until it is done.
 pub fn serve() -> Result<(), BenchError> {
-    take_signals();
+    interruption::take();
     let mut input = std::io::stdin().lock().lines();
     let mut next = || -> Option<Order> { serde_json::from_str(&input.next()?.ok()?).ok() };
     let Some(Order::Begin(plan, rank)) = next() else {
@@ -132,7 +107,7 @@ fn measure(load: &mut Load, op: Op, count: u64) -> Outcome {
     outcome.began = cpu::now();
     let mut last = outcome.began;
     for index in 0..count {
-        if INTERRUPTED.load(Ordering::Relaxed) {
+        if interruption::came() {
             outcome.interrupted = true;
             break;
         }
@@ -168,10 +143,7 @@ fn note(outcome: &mut Outcome, trouble: Trouble) {
 
 fn ready(result: std::io::Result<()>) -> Answer {
     match result {
-        Ok(()) => {
-            let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-            Answer::Ready { boot: boot.trim().to_owned() }
-        }
+        Ok(()) => Answer::Ready { boot: cpu::boot() },
         Err(error) => Answer::Failed(error.to_string()),
     }
 }

@@ -3,8 +3,12 @@
 //! Shell completion and man pages are generated from these definitions, so every text here is read in three
 //! places.
 
+mod arbitrate;
+mod characterize;
 mod deployment;
+mod explore;
 mod files;
+mod forwarding;
 mod policy;
 mod programs;
 mod repair;
@@ -12,9 +16,13 @@ mod servers;
 mod staging;
 pub mod values;
 
+pub use arbitrate::*;
+pub use characterize::*;
 use clap::{Parser, Subcommand};
 pub use deployment::*;
+pub use explore::*;
 pub use files::LayoutArgs;
+pub use forwarding::*;
 pub use policy::*;
 pub use programs::*;
 pub use repair::*;
@@ -39,7 +47,7 @@ Exit codes:
   68        files could not be copied
   69        run: the command succeeded, but its results could not be flushed
   70        any other failure
-  71        bench: operations failed, or their results were wrong
+  71        bench, explore, characterize: operations failed, or their results were wrong
   126, 127  the command cannot be executed, or does not exist
   128+N     ended by signal N"
     };
@@ -234,6 +242,20 @@ live until then. Exit status: 1 if something was lost."
   bivouac rebuild job --rebuild backend   go on with a rebuild through the site's file system that was interrupted"
     )]
     Rebuild(RebuildArgs),
+    /// Forward a directory of the site's storage through I/O nodes, or show how one is forwarded.
+    #[command(
+        long_about = "Forward a directory of the site's storage: programs inside the deployment use it under its own path, and servers \
+of the deployment (the I/O nodes) queue, order, merge and issue their requests. Programs' nodes need not see the directory. Without a \
+directory or options: shows what is forwarded. Programs that run already go through other I/O nodes when these change; a directory that \
+was not forwarded before is so for programs that are started from now on.",
+        after_long_help = "Examples:
+  bivouac forward job /scratch/me                     through one server
+  bivouac forward job --io-nodes 4                    through four
+  bivouac forward job --io-nodes n1,n2 --assign file  each file through one of the two
+  bivouac forward job --io-nodes 0                    programs that are started from now on use it themselves
+  bivouac forward job                                 show it"
+    )]
+    Forward(ForwardArgs),
     /// Let a deployment grow and shrink by itself, within limits.
     #[command(
         long_about = "Let a deployment grow onto spare hosts when a server's storage is nearly full, or when servers transfer \
@@ -287,6 +309,58 @@ with `bivouac exec`. What it made is removed at the end.",
         after_long_help = crate::bench::AFTER_HELP
     )]
     Bench(crate::bench::BenchArgs),
+    /// Measure what storages are good at: transfers, floods of small files, metadata.
+    #[command(
+        long_about = "Measure what storages are good at, one beside the other: sequential and random reads, and writes with and without \
+fsync, with requests of different lengths and from one process to all; floods of small files (are they all there and whole \
+afterwards?); rates of metadata operations. What is read is checked. Everything happens in a directory of its own below each DIR, which is \
+removed in the end.",
+        after_long_help = "Examples:
+  bivouac characterize tmp=/tmp scratch=/scratch/me --out storages.jsonl
+  bivouac characterize tmp=/tmp --quick --out quick.jsonl
+  bivouac characterize job=/bivouac --deployment job --out job.jsonl     processes on the deployment's nodes, inside of it
+  bivouac characterize --report storages.jsonl --html report.html
+
+Files that fit into memory measure the page cache rather than the storage, except for writes with fsync: results say so, and so does the \
+report. --size with twice the memory measures the storage. The report is made by the Python package bivouac_analysis (in python/; \
+BIVOUAC_PYTHON names another interpreter than python3). docs/characterize.md describes the figures and the file."
+    )]
+    Characterize(CharacterizeArgs),
+    /// Find out how many I/O nodes serve which access patterns best.
+    #[command(
+        long_about = "Find out how many I/O nodes (`bivouac forward`) serve which access patterns best: measure patterns with different \
+numbers of them, and make a report.",
+        after_long_help = "`bivouac explore run --help` has an example; docs/explore.md describes the files."
+    )]
+    Explore(ExploreArgs),
+    /// Say how to run a program, by its Darshan log.
+    #[command(
+        long_about = "Say how to run a program, by its Darshan log: what it does, which measured patterns are nearest, the number of I/O nodes \
+and the storage to use, what that should gain, and the options for the batch script. It uses the Python package bivouac_analysis \
+(in python/; BIVOUAC_PYTHON names another interpreter than python3).",
+        after_long_help = "Examples:
+  bivouac advise job.darshan                                 what the program does; a word from published measurements
+  bivouac advise job.darshan --with results.jsonl            and what `explore run` has measured on this machine
+
+docs/advice.md says how the advice is found, and what it does not promise."
+    )]
+    Advise(AdviseArgs),
+    /// Share a pool of I/O nodes among jobs, so that the sum of their bandwidths is highest.
+    #[command(
+        long_about = "Share a pool of I/O nodes among jobs, so that the sum of their bandwidths is highest. What each job gains from I/O \
+nodes was measured by `bivouac explore run`. Shows the exact solution beside the policies of the literature: none, one for each job, a \
+static share, by size (nodes), and by processes. With --apply, sets the numbers of running deployments as `bivouac forward` does.",
+        after_long_help = "Examples:
+  bivouac arbitrate --pool 8 results.jsonl                          all patterns of a file
+  bivouac arbitrate --pool 8 a.jsonl:A b.jsonl:B                    one of each file
+  bivouac arbitrate --pool 8 x=r.jsonl:A y=r.jsonl:A                two jobs of the same pattern
+  bivouac arbitrate --pool 4 r.jsonl --apply job1=A job2=B          set two deployments
+  bivouac arbitrate --pool 4 r.jsonl --apply job1=A job2=B --watch 10    and again when one comes or goes
+
+Numbers above a deployment's own servers are no choices for it. Those that get fewer I/O nodes are set first, so that the pool is not \
+exceeded. Exit status with --apply: as of what failed last; with --watch: 0 when a signal ends it. docs/arbitrate.md has more."
+    )]
+    Arbitrate(ArbitrateArgs),
     /// Print a completion script for a shell.
     #[command(after_long_help = "Example:
   bivouac completions bash > ~/.local/share/bash-completion/completions/bivouac")]

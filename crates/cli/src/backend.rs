@@ -6,7 +6,8 @@
 //! command is refused, or waits, while any does. Each step is written down before it begins ([`journal`]),
 //! outside the deployment's directory; whenever the command is killed, the same command, or `bivouac rebuild
 //! NAME --rebuild backend`, goes on. Nothing is lost: the deployment is taken down only when the copy was
-//! found complete, and the copy is removed only when the new deployment was.
+//! found complete and nobody can use the deployment any more, from which moment on there is no way back; and the copy is
+//! removed only when the new deployment was.
 
 pub mod journal;
 pub mod layouts;
@@ -87,6 +88,7 @@ pub fn cancel(home: &Home, name: &str) -> Result<bool, Error> {
     let record = directory.load();
     match record {
         Ok(record) if journal.phase == Phase::Flush && record.deployment == journal.old => {
+            close(&directory, false)?;
             admit(&record, &directory.key()?, true)?;
             remove_copy(&journal.copy)?;
             journal.remove(home)?;
@@ -163,6 +165,12 @@ fn remove_copy(path: &Path) -> Result<(), Error> {
     }
 }
 
+/// Whether agents that are started from now on let programs use the deployment, or not.
+fn close(directory: &Directory, closed: bool) -> Result<(), Error> {
+    let _lock = directory.lock()?;
+    directory.save(&Record { closed, ..directory.load()? })
+}
+
 /// Has the agents of all nodes let programs use the deployment, or not. Those that use it at this moment, in
 /// words.
 fn admit(record: &Record, key: &Key, programs: bool) -> Result<Vec<String>, Error> {
@@ -216,15 +224,11 @@ impl Run<'_> {
                     (0, Phase::Restart)
                 }
                 Phase::Restart => {
-                    if self.is_as_it_was()? {
-                        // Programs may have used it since.
-                        self.journal.goes_to(Phase::Flush, self.home)?;
-                        continue;
-                    }
                     self.restart()?;
                     (1, Phase::Preload)
                 }
-                Phase::Preload if !self.is_new()? => {
+                Phase::Preload | Phase::Remove if !self.is_new()? => {
+                    self.check_nobody_has_used_it()?;
                     self.journal.goes_to(Phase::Restart, self.home)?;
                     continue;
                 }
@@ -272,7 +276,7 @@ impl Run<'_> {
     /// After a failure before the deployment is touched: programs may use it.
     fn open_again(&self) {
         if let Ok((record, key)) = self.running() {
-            let _ = admit(&record, &key, true);
+            let _ = close(&self.directory, false).and_then(|()| admit(&record, &key, true));
         }
     }
 
@@ -295,6 +299,9 @@ impl Run<'_> {
         }
         is_complete(&checked, &outside)?;
         self.journal.counts = [checked.unchanged + checked.files, checked.directories];
+        // Nobody is to use it any more, also if an agent is started again: a command that is killed while it takes the
+        // deployment down cannot tell whether it has begun to, and the next one goes on with that.
+        close(&self.directory, true)?;
         let users = admit(&record, &key, false)?;
         if users.is_empty() { Ok(()) } else { Err(in_use(self.name(), &users)) }
     }
@@ -337,17 +344,6 @@ impl Run<'_> {
         copy::copy_tree(self.home, self.name(), &tree, direction, &How::mirror(dry_run, rate))
     }
 
-    /// Whether the deployment is the old one, and runs: a command was killed before it was taken down.
-    fn is_as_it_was(&self) -> Result<bool, Error> {
-        let record = match self.directory.load() {
-            Ok(record) => record,
-            Err(Error::Unknown(_)) => return Ok(false),
-            Err(other) => return Err(other),
-        };
-        let old = record.deployment == self.journal.old && record.state == State::Running;
-        Ok(old && self.directory.key().is_ok_and(|key| all_are_up(&record, &key)))
-    }
-
     /// Whether the deployment is the new one, and runs.
     fn is_new(&self) -> Result<bool, Error> {
         match self.directory.load() {
@@ -384,7 +380,7 @@ impl Run<'_> {
         up::begin_new(self.home, &self.directory, self.journal.record.clone(), key, &lock).map(drop)
     }
 
-    /// Copies everything in, makes sure that it is all there, and lets programs use it.
+    /// Copies everything in, and makes sure that it is all there.
     fn preload(&self) -> Result<(), Error> {
         let layouts = self.journal.copy.join(LAYOUTS);
         layouts::restore(self.name(), &layouts)?;
@@ -405,15 +401,38 @@ impl Run<'_> {
                 ),
             ));
         }
-        let (mut record, key) = self.running()?;
-        record.closed = false;
-        self.directory.save(&record)?;
-        admit(&record, &key, true).map(drop)
+        Ok(())
     }
 
-    /// Removes the copy: the deployment has everything.
+    /// The new deployment's servers are not all up. If programs may have used it, the copy is not what they would miss.
+    fn check_nobody_has_used_it(&self) -> Result<(), Error> {
+        match self.directory.load() {
+            Ok(record) if record.deployment == self.journal.record.deployment && !record.closed => {
+                Err(Error::refused(
+                    format!(
+                        "not all servers of {:?} are up, and programs may have used it since it was complete; the copy from before is kept in {}",
+                        self.name(),
+                        self.journal.copy.display()
+                    ),
+                    format!(
+                        "bring them back (`bivouac status {0}`), and repeat the command; or, to forget the rebuild, remove {1}",
+                        self.name(),
+                        self.home.rebuilding(self.name()).display()
+                    ),
+                ))
+            }
+            Err(other) if !matches!(other, Error::Unknown(_)) => Err(other),
+            _ => Ok(()),
+        }
+    }
+
+    /// Lets programs use the deployment, which has everything, and removes the copy. This is a step of its own: copying in once
+    /// more would undo what they have done.
     fn remove(&self) -> Result<(), Error> {
         let Journal { copy, record, seconds, counts, .. } = &self.journal;
+        let (new, key) = self.running()?;
+        close(&self.directory, false)?;
+        admit(&new, &key, true)?;
         remove_copy(copy)?;
         self.journal.remove(self.home)?;
         let servers = record.daemons.iter().filter(|daemon| daemon.server.is_some()).count();

@@ -9,12 +9,13 @@ use crate::text::{count, plural, size};
 use crate::workers;
 use bivouac_client::Client;
 use bivouac_node::Environment;
-use bivouac_stage::{Direction, Filter, Job, Options, Others, Record, Report, StageError};
+use bivouac_stage::{Direction, Filter, Job, Options, Others, Record, Report, StageError, WhenNamed};
 use std::ffi::OsString;
 use std::io::{IsTerminal, Read};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Component, Path, PathBuf};
-use std::sync::OnceLock;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, OnceLock};
 
 /// Most things left out that are named; the number of all is told in any case. (What failed is always named.)
 const SHOWN_LEFT_OUT: usize = 20;
@@ -54,8 +55,19 @@ impl How {
     /// Whether contents are fetched after all names were made, and whether only by who opens a file.
     pub fn lazy(mut self, lazy: bool, on_demand: bool) -> How {
         (self.options.lazy, self.options.on_demand) = (lazy, on_demand);
-        self.options.when_named = (!on_demand).then_some(named);
+        self.options.when_named = (!on_demand).then(|| WhenNamed::new(named));
         self
+    }
+
+    /// Lazily, beside other work: `tell` hears that all names are there, and once there is `enough`, what is missing is left to
+    /// who opens a file.
+    pub fn beside(tell: impl Fn() + Send + Sync + 'static, enough: Arc<AtomicBool>) -> How {
+        let when_named = WhenNamed::new(move |files, seconds| {
+            named(files, seconds);
+            tell();
+        });
+        let options = Options { lazy: true, when_named: Some(when_named), enough, ..Options::default() };
+        How { options }
     }
 
     /// Everything, so that nothing else is there, and at most so many bytes per second. Or only what would be done for that.

@@ -45,6 +45,10 @@ pub fn main(args: &DaemonArgs) -> ExitCode {
     if args.stage {
         return crate::workers::work();
     }
+    if args.explore {
+        crate::explore::serve();
+        return ExitCode::SUCCESS;
+    }
     if args.layouts {
         return match crate::backend::layouts::work() {
             Ok(()) => ExitCode::SUCCESS,

@@ -205,41 +205,30 @@ pub fn after_lifeline(config: &DaemonConfig) -> bool {
 
 /// What an agent does whose node has left: nothing of the deployment is to be left there.
 pub fn after_leaving(config: &DaemonConfig) {
-    // Logs in a shared home are removed by the next command.
-    let shared = config.deployment_dir.join(RECORD).exists();
-    let order = CleanupOrder {
-        name: config.name.clone(),
-        deployment: config.deployment,
-        uid: config.uid,
-        leave: Leave::Nothing,
-        grace_ms: 0,
-        processes: Vec::new(),
-        storage: Vec::new(),
-        logs: if shared { Vec::new() } else { vec![config.log_file.clone()] },
-        voters: vec![DaemonConfig::voter_dir(&config.deployment_dir, config.node)],
-        only: Some(format!("agent-{}", config.node)),
-    };
-    if let Err(error) = cleanup::clean(&order) {
-        tracing::error!(%error, "not everything could be removed");
-    }
+    clean_here(config, Duration::ZERO, Some(format!("agent-{}", config.node)));
 }
 
 /// What a deserted daemon does on a host that the deployment was not started from: the other daemons here are
 /// deserted, too, and it removes what daemons have left that were killed before.
 pub fn after_desertion(config: &DaemonConfig) {
-    // Logs in a shared home go with the deployment's directory.
+    clean_here(config, DESERTED_GRACE, None);
+}
+
+/// Removes what daemons, or `only` this one, have left on their host. Others are given time to do it themselves.
+fn clean_here(config: &DaemonConfig, grace: Duration, only: Option<String>) {
+    // Logs in a shared home go with the deployment's directory, or are removed by the next command.
     let shared = config.deployment_dir.join(RECORD).exists();
     let order = CleanupOrder {
         name: config.name.clone(),
         deployment: config.deployment,
         uid: config.uid,
         leave: Leave::Nothing,
-        grace_ms: DESERTED_GRACE.as_millis() as u64,
+        grace_ms: grace.as_millis() as u64,
         processes: Vec::new(),
         storage: Vec::new(),
         logs: if shared { Vec::new() } else { vec![config.log_file.clone()] },
         voters: vec![DaemonConfig::voter_dir(&config.deployment_dir, config.node)],
-        only: None,
+        only,
     };
     if let Err(error) = cleanup::clean(&order) {
         tracing::error!(%error, "not everything could be removed");

@@ -22,7 +22,7 @@ pub mod exit {
     pub const FLUSH: u8 = 69;
     /// Anything else, for example a full disk under the deployment's directory.
     pub const SYSTEM: u8 = 70;
-    /// `bench`: operations failed, or their results were wrong.
+    /// `bench`, `explore`, `characterize`: operations failed, or their results were wrong.
     pub const BENCH: u8 = 71;
     /// The command to run cannot be executed.
     pub const NOT_EXECUTABLE: u8 = 126;

@@ -10,13 +10,14 @@ use crate::launch::shell_quote;
 use crate::mount_point;
 use crate::mounts;
 use crate::private;
+use crate::view::View;
 use bivouac_daemon::config::hex_key;
 use bivouac_daemon::controller::{ControlLink, LinkError};
-use bivouac_layout::{Epoch, NodeId};
 use bivouac_node::Environment;
+use bivouac_node::names::FORWARDED_VARIABLE;
+use bivouac_proto::control::{ControlReply, ControlRequest};
 use bivouac_transport::engine::budget::control;
 use bivouac_transport::{Endpoint, TransportError};
-use std::cell::OnceCell;
 use std::ffi::{OsStr, OsString};
 use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
@@ -82,31 +83,26 @@ fn with_library_alone(inside: Inside, args: AccessArgs, words: &[OsString]) -> R
 pub fn exec(home: &Home, args: &ExecArgs) -> Result<(), Error> {
     let words = &args.command;
     // Only if it matters: looking at a mount that does not answer blocks until it answers.
-    let found = OnceCell::new();
-    let existing = || {
-        found.get_or_init(|| {
-            let mount = trace_of(&args.name).map(|trace| trace.mount).unwrap_or_default();
-            existing::find(&args.name, uid(), &mount)
-        })
+    let is_mounted = || {
+        let mount = trace_of(&args.name).map(|trace| trace.mount).unwrap_or_default();
+        existing::find(&args.name, uid(), &View::deployment(&mount)).here.is_some()
     };
-    let access = access::chosen(args.access, words, || existing().here.is_some())?;
+    let access = access::chosen(args.access, words, is_mounted)?;
     let mut command = match access {
         Access::Fuse | Access::Both => {
             let mut environment = attachable(home, &args.name)?;
             // Before the mount is made, so that an error comes first.
             let library = (access == Access::Both).then(library).transpose()?;
-            if args.access.verbose {
-                eprintln!("bivouac: mount: {}", existing().told(&environment.mount));
-            }
-            if existing().here.is_none() {
-                mounts::sweep_at(Path::new(&environment.mount), uid());
-                private::enter(&args.name, &environment.mount)?;
-            }
+            // The directory that is forwarded is a mount for such a program, which the library has no part in.
+            let forwarded = environment.forwarded.take();
+            let views =
+                [Some(View::deployment(&environment.mount)), forwarded.as_deref().map(View::forwarded)];
+            show(&args.name, views.into_iter().flatten().collect(), args.access.verbose)?;
             let Some((program, arguments)) = words.split_first() else {
                 return Err(Error::refused("there is no command", "give one after --"));
             };
             let mut command = Command::new(program);
-            command.args(arguments);
+            command.args(arguments).env_remove(OsStr::from_bytes(FORWARDED_VARIABLE.to_bytes()));
             match library {
                 Some(library) => {
                     environment.mounted = Some(device(Path::new(&environment.mount))?);
@@ -127,6 +123,21 @@ pub fn exec(home: &Home, args: &ExecArgs) -> Result<(), Error> {
     };
     let cause = command.exec();
     Err(exec_error(words, cause))
+}
+
+/// Has this process see views of a deployment, each through a mount that is there already, or else one of its own.
+fn show(name: &str, mut views: Vec<View>, verbose: bool) -> Result<(), Error> {
+    views.retain(|view| {
+        let existing = existing::find(name, uid(), view);
+        if verbose {
+            eprintln!("bivouac: mount: {}", existing.told(&view.path));
+        }
+        existing.here.is_none()
+    });
+    for view in &views {
+        mounts::sweep_at(&view.path, uid());
+    }
+    if views.is_empty() { Ok(()) } else { private::enter(name, &views) }
 }
 
 /// The device number of what is mounted at a path, major and minor.
@@ -199,13 +210,20 @@ pub fn attachable(home: &Home, name: &str) -> Result<Environment, Error> {
         )
     })?;
     let socket = Endpoint::Node(bivouac_node::agent_sockets(uid(), name, &key));
-    ControlLink::connect(&socket, &key, trace.deployment, control::BEGIN)
-        .and_then(|mut link| link.ping(Epoch(0), NodeId::NONE, None))
+    let answered = ControlLink::connect(&socket, &key, trace.deployment, control::BEGIN)
+        .and_then(|mut link| link.request(ControlRequest::Forwarding))
         .map_err(|e| Error::Unanswered {
             cause: format!("the agent of {name:?} on this machine does not answer: {}", why(&e, &key_path)),
             remedy: format!("`bivouac status {name}` shows the deployment; log: {}", trace.log.display()),
         })?;
-    Ok(Environment { name: name.to_owned(), mount: trace.mount, key_path, mounted: None })
+    let forwarded = match answered {
+        Some(ControlReply::Forwarding(Some(forwarding))) if !forwarding.io_nodes.is_empty() => {
+            Some(forwarding.directory)
+        }
+        _ => None,
+    };
+    let job = std::env::var("BIVOUAC_JOB").ok().filter(|job| !job.is_empty());
+    Ok(Environment { name: name.to_owned(), mount: trace.mount, key_path, mounted: None, forwarded, job })
 }
 
 /// Why an agent that is alive does not answer.

@@ -6,6 +6,7 @@
 //! - `controller-N/`: what the agent of node N needs to keep the map, if it does ([`DaemonConfig::voter_dir`]);
 //! - `logs/`: one file for each daemon;
 //! - `staged`: what was preloaded and flushed ([`bivouac_stage::Record`]); `flushing`: held by the command that flushes;
+//! - `exploring`: held by the command that explores;
 //! - `policy.json`, `policy.log` and others: the [policy](crate::policy::files), if there ever was one;
 //! - `lock`: held by the command that changes the deployment.
 //!
@@ -25,7 +26,7 @@ use serde::{Deserialize, Serialize};
 use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{ErrorKind, Write};
 use std::net::{IpAddr, SocketAddr};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// Name of the record's file.
@@ -35,6 +36,7 @@ const LOCK: &str = "lock";
 const LOGS: &str = "logs";
 const STAGED: &str = "staged";
 const FLUSHING: &str = "flushing";
+const EXPLORING: &str = "exploring";
 
 /// Longest file that Bivouac reads of those that it wrote, bytes: the record of thousands of servers has some
 /// megabytes.
@@ -120,6 +122,26 @@ pub struct Directory {
 /// The lock that a command holds while it changes a deployment; it ends with the process at the latest.
 #[derive(Debug)]
 pub struct Lock(#[allow(dead_code)] File);
+
+/// A locked file with a few bytes, which outlive the command.
+#[derive(Debug)]
+pub struct Memory(File);
+
+impl Memory {
+    /// What it has; nothing if it cannot be read.
+    pub fn read(&self) -> Vec<u8> {
+        let mut bytes = vec![0; 1 << 20];
+        let len = self.0.read_at(&mut bytes, 0).unwrap_or(0);
+        bytes.truncate(len);
+        bytes
+    }
+
+    /// Replaces it.
+    pub fn write(&self, bytes: &[u8]) -> std::io::Result<()> {
+        self.0.set_len(0)?;
+        self.0.write_all_at(bytes, 0)
+    }
+}
 
 impl Directory {
     /// Makes it. `false`: it was there.
@@ -242,6 +264,23 @@ impl Directory {
         taken.map(|()| Lock(file)).map_err(|e| Error::file("lock", &path, e))
     }
 
+    /// Takes the lock of explorations, which change the I/O nodes: a deployment has one at a time.
+    pub fn lock_explore(&self) -> Result<Memory, Error> {
+        let path = self.path.join(EXPLORING);
+        let mut options = OpenOptions::new();
+        options.create(true).truncate(false).read(true).write(true).mode(0o600);
+        options.custom_flags(libc::O_NONBLOCK | libc::O_NOFOLLOW);
+        let file = options.open(&path).map_err(|e| Error::file("open", &path, e))?;
+        match file.try_lock() {
+            Ok(()) => Ok(Memory(file)),
+            Err(TryLockError::WouldBlock) => Err(Error::refused(
+                format!("{:?} is being explored already", self.name),
+                "wait until that is over, or interrupt it",
+            )),
+            Err(TryLockError::Error(e)) => Err(Error::file("lock", &path, e)),
+        }
+    }
+
     /// Where daemons log.
     pub fn logs(&self) -> PathBuf {
         self.path.join(LOGS)
@@ -263,7 +302,7 @@ impl Directory {
         });
         agents.for_each(|directory| remove_voter(&directory));
         // The record is removed last, except for the lock: until then `down` can be repeated.
-        for name in [KEY, "key.new", "daemons.json.new", STAGED, "staged.new", FLUSHING]
+        for name in [KEY, "key.new", "daemons.json.new", STAGED, "staged.new", FLUSHING, EXPLORING]
             .into_iter()
             .chain(files::ALL)
             .chain([RECORD, LOCK])

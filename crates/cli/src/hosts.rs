@@ -328,6 +328,8 @@ mod tests {
             storage: Vec::new(),
             mount: "/m".into(),
             block_size: crate::args::values::BlockSize(4096),
+            forward: None,
+            forwarding: crate::args::ForwardingArgs::default(),
             width: None,
             first: None,
             replicas: None,

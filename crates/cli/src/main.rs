@@ -6,10 +6,12 @@
 //!
 //! - [`args`]: the command line. [`error`]: causes, remedies, exit codes.
 //! - [`home`]: a deployment's directory. [`hosts`]: which machines. [`launch`]: starting daemons there.
-//! - [`up`], [`down`], [`exec`], [`run`], [`mount`] (with [`mounts`]), [`copy`] (with [`workers`] and [`checkpoints`]), [`layout`], [`status`], [`verify`]: the
+//! - [`up`], [`down`], [`exec`], [`run`], [`mount`] (with [`mounts`]), [`copy`] (with [`workers`] and [`checkpoints`]), [`layout`], [`status`], [`verify`], [`forward`]: the
 //!   subcommands.
 //! - [`policy`]: what grows and shrinks a deployment by itself.
-//! - [`bench`]: the load generator. [`printing`]: `println!` and the like, in this crate.
+//! - [`bench`]: the load generator. [`explore`]: access patterns through different numbers of I/O nodes.
+//!   [`arbitrate`]: I/O nodes shared among jobs. [`characterize`]: storages beside each other. [`advice`]: what a Darshan log says.
+//!   [`python`]: the analysis. [`printing`]: `println!` and the like, in this crate.
 //! - [`daemon`]: the hidden subcommand that launchers call.
 
 // First: its macros are those of all others.
@@ -17,9 +19,12 @@
 mod printing;
 
 mod access;
+mod advice;
+mod arbitrate;
 mod args;
 mod backend;
 mod bench;
+mod characterize;
 mod checkpoints;
 mod copy;
 mod daemon;
@@ -28,6 +33,8 @@ mod error;
 mod exec;
 mod existing;
 mod expand;
+mod explore;
+mod forward;
 mod heal;
 mod holding;
 mod home;
@@ -37,12 +44,15 @@ mod launch;
 mod layout;
 mod leader;
 mod leaving;
+mod lifelines;
 mod mount;
 mod mount_point;
 mod mounts;
 mod policy;
+mod preloading;
 mod private;
 mod process;
+mod python;
 mod rebuild;
 mod replace;
 mod restart;
@@ -55,6 +65,7 @@ mod text;
 mod up;
 mod vacating;
 mod verify;
+mod view;
 mod workers;
 
 use args::{Cli, Command, Copy};
@@ -93,6 +104,7 @@ fn dispatch(command: Command) -> Result<ExitCode, Error> {
         Command::Replace(args) => replace::replace(&Home::from_env()?, &args)?,
         Command::Expand(args) => expand::expand(&Home::from_env()?, &args)?,
         Command::Shrink(args) => return shrink::shrink(&Home::from_env()?, &args),
+        Command::Forward(args) => forward::forward(&Home::from_env()?, &args)?,
         Command::Policy(args) => policy::policy(&Home::from_env()?, &args)?,
         Command::PolicyWatch { name } => policy::run(&Home::from_env()?, &name)?,
         Command::Rebuild(args) => rebuild::rebuild(&Home::from_env()?, &args)?,
@@ -108,6 +120,10 @@ fn dispatch(command: Command) -> Result<ExitCode, Error> {
             copy::copy(&Home::from_env()?, &args.name, &tree, Direction::Out, &how)?;
         }
         Command::Bench(args) => return bench::bench(&args),
+        Command::Characterize(args) => return characterize::characterize(&args),
+        Command::Explore(args) => return explore::explore(&args.what),
+        Command::Advise(args) => return advice::advise(&args),
+        Command::Arbitrate(args) => return arbitrate::arbitrate(&args),
         Command::Layout(args) => layout::layout(&Home::from_env()?, &args)?,
         Command::Completions { shell } => {
             let mut text = Vec::new();

@@ -11,7 +11,7 @@ use crate::home::{Home, uid};
 use crate::mounts;
 use crate::signals;
 use bivouac_client::Client;
-use bivouac_fuse::{Device, FuseError, Mounted};
+use bivouac_fuse::{Device, FuseError, Mounted, Terms, Tree};
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader};
@@ -63,7 +63,8 @@ pub fn mount(home: &Home, args: &MountArgs) -> Result<(), Error> {
     }
     let for_watch = at.clone();
     watch(client, move || end(&for_watch))?;
-    bivouac_fuse::serve(client, device, passthrough()).map_err(|e| cannot_mount(&args.name, e))
+    let terms = Terms { tree: Tree::Deployment, alone: false, passthrough: passthrough() };
+    bivouac_fuse::serve(client, terms, device).map_err(|e| cannot_mount(&args.name, e))
 }
 
 /// Mounts where no deployment is mounted: a second mount would hide the first one, and who ends one of them
@@ -78,7 +79,7 @@ fn mount_alone(args: &MountArgs, path: &Path) -> Result<(Device, Mounted), Error
         .map_err(|cause| Error::System { what: "cannot lock the mount point".into(), cause: cause.into() })?;
     if let Some(there) = mounts::at(path) {
         let path = path.display();
-        let deployment = there.deployment;
+        let deployment = there.source;
         return Err(Error::refused(
             format!("the deployment {deployment:?} is mounted at {path} already"),
             format!("use that mount, or end it first: umount {path} (not as root: fusermount3 -u {path})"),

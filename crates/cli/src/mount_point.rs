@@ -1,6 +1,6 @@
 //! The mount path in a mount namespace, where only some processes see the deployment.
 //!
-//! A mount point that does not exist is made in a tmpfs that covers the nearest directory that does, with
+//! Mount points that do not exist are made in a tmpfs that covers the nearest directory that does, with
 //! everything that is in that directory bound into it ([`make`]): nothing is made on any real file system. If
 //! there is no mount, because the library serves the path, the same method prevents programs without the
 //! library from making files there ([`shut`]).
@@ -12,6 +12,7 @@
 use crate::error::Error;
 use crate::mounts;
 use crate::private::{self, system};
+use crate::view::View;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{FileType, Mode, OFlags, StatVfsMountFlags};
 use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags};
@@ -22,25 +23,36 @@ use std::path::{Path, PathBuf};
 /// A directory with more entries than this is not covered.
 const COVERED: usize = 4096;
 
-/// Makes sure that there is a directory at `path`.
-pub fn make(path: &Path) -> Result<(), Error> {
-    if is_directory(path) {
-        return Ok(());
+/// Makes sure that there are directories at the paths of all these views.
+pub fn make(views: &[View]) -> Result<(), Error> {
+    let mut missing = Vec::new();
+    for view in views.iter().filter(|view| !is_directory(&view.path)) {
+        if rustix::fs::lstat(&view.path).is_ok() {
+            return Err(Error::refused(
+                format!("cannot mount at {}: it is not a directory", view.path.display()),
+                format!("choose another path with {}", view.option()),
+            ));
+        }
+        missing.push((existing_above(&view.path), view));
     }
-    if rustix::fs::lstat(path).is_ok() {
-        return Err(Error::refused(
-            format!("cannot mount at {}: it is not a directory", path.display()),
-            "choose another path with --mount",
-        ));
+    // The upper one first: a tmpfs that covers another place cannot be bound into it afterwards.
+    missing.sort_by_key(|(place, _)| place.components().count());
+    let mut covered: Vec<&Path> = Vec::new();
+    for (place, view) in &missing {
+        if !covered.contains(place) {
+            cover(place)?;
+            covered.push(place);
+        }
+        let ancestors: Vec<&Path> = view.path.ancestors().take_while(|above| above != place).collect();
+        for directory in ancestors.into_iter().rev() {
+            match rustix::fs::mkdir(directory, Mode::from_raw_mode(0o755)) {
+                // On the way to another one, too.
+                Ok(()) | Err(rustix::io::Errno::EXIST) => {}
+                Err(cause) => return Err(Error::file("make", directory, cause.into())),
+            }
+        }
     }
-    let existing = existing_above(path);
-    cover(existing)?;
-    let missing: Vec<&Path> = path.ancestors().take_while(|above| *above != existing).collect();
-    for directory in missing.into_iter().rev() {
-        rustix::fs::mkdir(directory, Mode::from_raw_mode(0o755))
-            .map_err(|cause| Error::file("make", directory, cause.into()))?;
-    }
-    protect(existing)
+    covered.into_iter().try_for_each(protect)
 }
 
 /// Enters a mount namespace in which programs without the library cannot make anything at `path`: they cannot
@@ -132,10 +144,10 @@ fn cover(directory: &Path) -> Result<(), Error> {
         if entries.len() > COVERED {
             return Err(Error::refused(
                 format!(
-                    "the mount point does not exist, and {} is too large to be covered",
+                    "a mount point below {0} does not exist, and {0} is too large to be covered",
                     directory.display()
                 ),
-                "make the mount point, or choose another with --mount",
+                "make the mount point, choose another with --mount or --forward, or use --access preload",
             ));
         }
     }

@@ -21,8 +21,8 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// A mount of a deployment.
 #[derive(PartialEq, Eq, Clone, Debug)]
 pub struct Listed {
-    /// Which deployment.
-    pub deployment: String,
+    /// What it shows: the name of a deployment, or as [`crate::view::View::source`] says.
+    pub source: String,
     /// The user who serves it.
     pub owner: u32,
     /// Its device number, major and minor.
@@ -70,7 +70,7 @@ fn take_away_dead(listed: &Listed) {
 
 /// Takes away all mounts of a deployment that is no more.
 pub fn take_away_of(deployment: &str, owner: u32) {
-    for listed in all().iter().rev().filter(|l| l.owner == owner && l.deployment == deployment) {
+    for listed in all().iter().rev().filter(|l| l.owner == owner && l.is_of(deployment)) {
         tell_if_it_stays(listed, bivouac_fuse::take_away(&listed.path));
     }
 }
@@ -80,11 +80,16 @@ fn tell_if_it_stays(listed: &Listed, outcome: Result<(), FuseError>) {
     if let Err(error) = outcome
         && all().contains(listed)
     {
-        eprintln!("bivouac: a mount of {:?} stays at {}: {error}", listed.deployment, listed.path.display());
+        eprintln!("bivouac: a mount of {:?} stays at {}: {error}", listed.source, listed.path.display());
     }
 }
 
 impl Listed {
+    /// Whether a deployment serves it. (Names of deployments have no colon.)
+    fn is_of(&self, deployment: &str) -> bool {
+        self.source.split(':').next() == Some(deployment)
+    }
+
     /// What a line of `mountinfo` says, if it speaks of a mount of ours.
     fn of(line: &str) -> Option<Listed> {
         let (mount, system) = line.split_once(" - ")?;
@@ -98,7 +103,7 @@ impl Listed {
         let (number, path) = (mount.next()?, mount.nth(1)?);
         let (major, minor) = number.split_once(':')?;
         Some(Listed {
-            deployment: source.to_owned(),
+            source: unescaped(source).to_string_lossy().into_owned(),
             owner: owner.parse().ok()?,
             number: (major.parse().ok()?, minor.parse().ok()?),
             path: unescaped(path),
@@ -106,7 +111,7 @@ impl Listed {
     }
 }
 
-/// A path as the table has it, where some bytes are written as a backslash and three octal digits.
+/// A path or source as the table has it, where some bytes are written as a backslash and three octal digits.
 fn unescaped(text: &str) -> PathBuf {
     let mut bytes = Vec::new();
     let mut rest = text.as_bytes();
@@ -136,7 +141,7 @@ mod tests {
     #[test]
     fn a_line_of_the_table_tells_whose_mount_is_where() {
         let expected =
-            Listed { deployment: "job1".into(), owner: 1000, number: (0, 47), path: "/mnt/my b".into() };
+            Listed { source: "job1".into(), owner: 1000, number: (0, 47), path: "/mnt/my b".into() };
         assert_eq!(Listed::of(LINE), Some(expected));
         assert_eq!(Listed::of(&LINE.replace("fuse.bivouac", "fuse.other")), None);
         for end in 0..LINE.len() - "000,group_id=100,allow_other".len() {

@@ -69,7 +69,7 @@ pub fn look(record: &Record, key: &Key) -> Result<Map, Error> {
     status::overview(record, key).map(|overview| overview.map).map_err(|error| unanswered(record, &error))
 }
 
-fn unanswered(record: &Record, error: &LinkError) -> Error {
+pub fn unanswered(record: &Record, error: &LinkError) -> Error {
     Error::Unanswered {
         cause: format!("the controller of {:?} does not answer: {error}", record.name),
         remedy: format!("see `bivouac status {}`; repeat the command then", record.name),

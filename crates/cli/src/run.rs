@@ -1,12 +1,11 @@
 //! `run`: a deployment for the time of one command.
 //!
-//! The main thread goes through the phases: up, preload, command, flush, down. Another one takes signals and
+//! The main thread goes through the phases: up, preload (with `--lazy`, of the names), command, flush, down. Another one takes signals and
 //! knows the phase: while the command runs, it passes them on to the command; before that, they end
 //! everything; during the flush it answers the first one with a warning, because results would be lost, and
 //! the second one gives the results up; during `down` they have no effect. SIGTERM during the command also has
-//! [checkpoints] flushed at once. Connections to all daemons, the
-//! *lifelines*, make the daemons clean up by themselves when this process is killed: the controller, whichever agent that
-//! is then, tells the others; if there is none, each daemon ends by itself.
+//! [checkpoints] flushed at once. [Lifelines](crate::lifelines) make the daemons clean up by themselves when this
+//! process is killed.
 //!
 //! The command stays in this process's group: what the terminal sends to the foreground group reaches it
 //! without us, and only what was sent to this process alone is passed on.
@@ -16,17 +15,20 @@ use crate::checkpoints::{self, Checkpoints};
 use crate::copy::{self, How};
 use crate::error::{Error, exit};
 use crate::exec::{self, exec_error, is_about_program};
-use crate::home::{DaemonRecord, Home, random};
+use crate::home::{Directory, Home, Record, random};
+use crate::lifelines::Lifelines;
+use crate::preloading::Preloading;
 use crate::signals::{self, Taken};
 use crate::up::{self, Started};
 use crate::{down, status};
-use bivouac_daemon::controller::{ControlLink, LinkError};
-use bivouac_proto::control::ControlRequest;
 use bivouac_stage::Direction;
-use bivouac_transport::engine::budget::control;
 use std::process::ExitCode;
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// How long to wait for another command that changes the deployment, before looking again.
+const LOCKED: Duration = Duration::from_millis(100);
 
 /// Where `run` is, for the thread that takes signals.
 enum Phase {
@@ -51,6 +53,13 @@ enum Phase {
     Down,
 }
 
+/// What goes on beside the command.
+#[derive(Default)]
+struct Beside {
+    preloading: Preloading,
+    checkpoints: Option<Checkpoints>,
+}
+
 /// What is needed to take the deployment down.
 #[derive(Clone)]
 struct Ending {
@@ -72,13 +81,14 @@ pub fn run(home: &Home, args: &RunArgs) -> Result<ExitCode, Error> {
     let started = up::up(home, &name, &args.servers, !args.keep)?;
     let ending = Ending { home: home.clone(), name: name.clone(), keep: args.keep };
     // From here on the deployment ends with us, whatever happens; with --keep it is the user who ends it.
-    let mut lifelines = if args.keep { Vec::new() } else { lifelines(&started)? };
-    let mut checkpoints = None;
-    let outcome = inside(home, args, &started, &phase, &ending, &mut checkpoints);
+    let lifelines = if args.keep { None } else { Some(Lifelines::hold(&started)?) };
+    let mut beside = Beside::default();
+    let outcome = inside(home, args, &started, &phase, &ending, &mut beside);
     let code = match outcome {
         Ok(status) => {
             *lock(&phase) = Phase::Flushing { ending: ending.clone(), warned: false };
-            if let Some(checkpoints) = checkpoints {
+            beside.preloading.end();
+            if let Some(checkpoints) = beside.checkpoints {
                 checkpoints.end();
             }
             let all = copy::copy_all(home, &name, &args.flush, Direction::Out, &How::default());
@@ -86,12 +96,13 @@ pub fn run(home: &Home, args: &RunArgs) -> Result<ExitCode, Error> {
                 Ok(()) => ExitCode::from(status),
                 Err(error) => {
                     error.show();
-                    keep_running(&started, &mut lifelines);
+                    keep_running(&started, lifelines);
                     return Ok(ExitCode::from(if status == 0 { exit::FLUSH } else { status }));
                 }
             }
         }
         Err(error) => {
+            beside.preloading.end();
             error.show();
             ExitCode::from(error.exit_code())
         }
@@ -120,17 +131,20 @@ fn inside(
     started: &Started,
     phase: &Mutex<Phase>,
     ending: &Ending,
-    checkpoints: &mut Option<Checkpoints>,
+    beside: &mut Beside,
 ) -> Result<u8, Error> {
     let name = &started.record.name;
     *lock(phase) = Phase::Copying(ending.clone());
     if let Some(signal) = signals::interrupted() {
         return Err(Error::Interrupted(signal));
     }
-    copy::copy_all(home, name, &args.preload, Direction::In, &How::default())?;
+    match args.lazy {
+        true => beside.preloading = Preloading::start(home, name, &args.preload)?,
+        false => copy::copy_all(home, name, &args.preload, Direction::In, &How::default())?,
+    }
     let mut command = exec::command(home, name, args.access, &args.command)?;
     signals::unblock_in_child(&mut command);
-    *checkpoints = Checkpoints::start(home, name, &args.flush_on_exit, args.flush_every)?;
+    beside.checkpoints = Checkpoints::start(home, name, &args.flush_on_exit, args.flush_every)?;
     let child = {
         // A signal that comes meanwhile waits for the phase, and then finds the command.
         let mut phase = lock(phase);
@@ -142,7 +156,7 @@ fn inside(
             }
         })?;
         let pid = child.id() as i32;
-        *phase = Phase::Command { child: pid, flush: checkpoints.as_ref().map(Checkpoints::trigger) };
+        *phase = Phase::Command { child: pid, flush: beside.checkpoints.as_ref().map(Checkpoints::trigger) };
         pid
     };
     wait(child)
@@ -220,43 +234,32 @@ fn give_up(ending: &Ending, signal: i32) -> ! {
     std::process::exit(128 + signal);
 }
 
-/// Opens the connections with which the deployment ends: to all daemons, because any agent may be its controller in the
-/// end.
-fn lifelines(started: &Started) -> Result<Vec<ControlLink>, Error> {
-    let record = &started.record;
-    let open = |daemon: &DaemonRecord| {
-        let endpoint = daemon.endpoint(&record.name, &started.key);
-        let mut link = ControlLink::connect(&endpoint, &started.key, record.deployment, control::BEGIN)?;
-        link.tell(ControlRequest::Lifeline)?;
-        Ok(link)
-    };
-    let open = |daemon: &DaemonRecord| {
-        open(daemon).map_err(|e: LinkError| Error::Unanswered {
-            cause: format!("{} on {} does not answer: {e}", daemon.label(), daemon.host),
-            remedy: format!("take the deployment down: `bivouac down {}`", record.name),
-        })
-    };
-    std::thread::scope(|scope| {
-        let threads: Vec<_> = record.daemons.iter().map(|daemon| scope.spawn(|| open(daemon))).collect();
-        threads.into_iter().map(|t| t.join().unwrap_or(Err(Error::Interrupted(libc::SIGABRT)))).collect()
-    })
-}
-
 /// After a flush that failed: the results are still inside, and stay there.
-fn keep_running(started: &Started, lifelines: &mut [ControlLink]) {
+fn keep_running(started: &Started, lifelines: Option<Lifelines>) {
     let name = &started.record.name;
-    let mut record = started.record.clone();
-    record.ephemeral = false;
-    let saved = started.directory.save(&record);
-    let told: Vec<bool> = lifelines.iter_mut().map(|l| l.tell(ControlRequest::Release).is_ok()).collect();
-    // A daemon that does not hear it has died.
-    if saved.is_err() || !told.contains(&true) {
+    if let Some(lifelines) = lifelines
+        && !(lifelines.release() && stays(&started.directory))
+    {
         eprintln!("bivouac: the deployment cannot be kept, because its daemons do not answer");
         return;
     }
     eprintln!("bivouac: the deployment {name:?} is kept, because its results were not all flushed");
     eprintln!("  flush them again:  bivouac flush {name} SRC DST");
     eprintln!("  then take it down: bivouac down {name}");
+}
+
+/// Notes that the deployment does not end with this process; other commands may have changed the record, and may be about to.
+fn stays(directory: &Directory) -> bool {
+    let lock = loop {
+        match directory.lock() {
+            Ok(lock) => break lock,
+            Err(Error::Unknown(_)) => return false,
+            Err(_) => std::thread::sleep(LOCKED),
+        }
+    };
+    let noted = directory.load().and_then(|record| directory.save(&Record { ephemeral: false, ..record }));
+    drop(lock);
+    noted.is_ok()
 }
 
 /// `run-PID-xxxx`, which no other run on this machine has.

@@ -6,6 +6,7 @@ mod tables;
 
 use crate::daemon::traces;
 use crate::error::Error;
+use crate::forward;
 use crate::home::{DaemonRecord, Directory, Home, LauncherKind, Record, State, uid};
 use crate::leader;
 use crate::mounts;
@@ -84,6 +85,7 @@ fn examine(directory: &Directory, record: &Record) -> Deployment {
         moving_shards: 0,
         rebuild: None,
         policy: policy::shown(directory).filter(|_| record.state != State::Stopped),
+        forwarding: None,
         epoch: None,
         leader: None,
         voters: Vec::new(),
@@ -116,6 +118,7 @@ fn examine(directory: &Directory, record: &Record) -> Deployment {
                     if sum.held > 0 { crate::holding::find(record, &key, &map) } else { Vec::new() };
                 Rebuilding::new(&rebuild, &sum, held_by)
             });
+            deployment.forwarding = forward::Shown::of(record, &key, &map);
             deployment.incomplete = incomplete(&map).0;
             // What has one copy cannot be held by others.
             let is_missed = |s: &&ServerStatus| s.state == "down" && (!s.given_up || map.replicas == 1);
@@ -392,6 +395,7 @@ mod tests {
                 "directory",
                 "epoch",
                 "false_failovers",
+                "forwarding",
                 "incomplete",
                 "leader",
                 "metadata_replicas",

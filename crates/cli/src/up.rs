@@ -8,12 +8,14 @@ use crate::args::{FirstChoice, ServerArgs};
 use crate::backend;
 use crate::down;
 use crate::error::Error;
+use crate::forward;
 use crate::home::{DaemonRecord, Directory, Home, Lock, Record, State, random, uid};
 use crate::hosts::{self, Host};
 use crate::launch::{self, Order, Ready, StorageOrder};
 use crate::leader;
 use crate::mounts;
 use crate::policy;
+use crate::rebuild;
 use crate::resume;
 use crate::signals;
 use bivouac_daemon::controller::{ControlLink, LinkError};
@@ -114,7 +116,27 @@ fn found(
         }
     }
     check_copies(&record)?;
-    begin_new(home, directory, record, key, lock)
+    let how = &args.forwarding;
+    if args.forward.is_none() && (how.io_nodes.is_some() || how.scheduler.is_some() || how.assign.is_some()) {
+        return Err(Error::refused(
+            "--io-nodes, --scheduler and --assign say how a directory is forwarded, and none is",
+            "name it with --forward DIR",
+        ));
+    }
+    let started = begin_new(home, directory, record, key, lock)?;
+    if let Some(forwarded) = &args.forward {
+        let map = rebuild::look(&started.record, &started.key);
+        let changed = map.and_then(|map| {
+            forward::change(&started.record, &started.key, &map, Some(forwarded), &args.forwarding)
+        });
+        if let Err(error) = changed {
+            if let Err(left) = down::take_down(directory, &started.record, false, lock) {
+                left.show();
+            }
+            return Err(error);
+        }
+    }
+    Ok(started)
 }
 
 /// Begins a new deployment whose daemons are planned. If that fails, everything that was started ends.

@@ -38,14 +38,14 @@ pub fn wait(record: &Record, key: &Key, nodes: &[NodeId]) -> Result<(), Error> {
     let mut free: Option<Instant> = None;
     let mut told: Vec<NodeId> = Vec::new();
     loop {
-        let status::Overview { map, voters, .. } = overview(record, key)?;
+        let status::Overview { map, voters, leader, .. } = overview(record, key)?;
         // Servers may have been added there again.
         let waits = |node: &&NodeId| map.is_vacated(**node) && !map.has_left(**node) && !told.contains(node);
         let left: Vec<NodeId> = nodes.iter().filter(waits).copied().collect();
         if left.is_empty() {
             return Ok(());
         }
-        if let Some(node) = left.iter().find(|node| voters.contains(node)) {
+        if let Some(node) = left.iter().find(|node| voters.contains(node) || **node == leader) {
             if begun.elapsed() >= ROLES {
                 return Err(Error::Unanswered {
                     cause: format!(
@@ -53,8 +53,8 @@ pub fn wait(record: &Record, key: &Key, nodes: &[NodeId]) -> Result<(), Error> {
                         host(&map, *node)
                     ),
                     remedy: format!(
-                        "keep that host until `bivouac status {}` does not list node {node} among the voters: it is tried again and \
-                         again, and needs another host's agent that answers",
+                        "keep that host until `bivouac status {}` lists node {node} neither among the voters nor as the leader: \
+                         it is tried again and again, and needs another host's agent that answers",
                         record.name
                     ),
                 });

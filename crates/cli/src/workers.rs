@@ -1,5 +1,5 @@
 //! Workers of `preload` and `flush`: this program on each node of a deployment, started by the launchers that
-//! start daemons.
+//! start daemons. Explorations start their part on nodes in the same way ([`connect`]).
 //!
 //! A worker has no other tie to the command than its standard input and output. It attaches to the deployment
 //! as any client of its node does, so that no key travels. When the command ends, whatever the reason, its
@@ -15,7 +15,7 @@ use bivouac_stage::Link;
 use std::fs::File;
 use std::io::Read;
 use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, ExitCode, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, ExitCode, Stdio};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -56,24 +56,8 @@ fn sorted(started: Vec<Started>) -> (Vec<Link>, Vec<(String, String)>) {
 }
 
 fn one(host: &str, kind: LauncherKind, serves: bool) -> Started {
-    let launched = launch::launcher(kind).command(host, &["--stage"]).and_then(|mut command| {
-        // In a process group of its own: what the terminal sends is for the command.
-        command.process_group(0).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        signals::unblock_in_child(&mut command);
-        spawn(command)
-    });
-    let mut child = launched.map_err(|error| (host.to_owned(), error.to_string()))?;
-    let (Some(input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
-        return Err((host.to_owned(), "its standard input and output are missing".to_owned()));
-    };
-    let said = child.stderr.take().map(|stderr| {
-        std::thread::spawn(move || {
-            let mut text = Vec::new();
-            let _ = stderr.take(STDERR_LIMIT).read_to_end(&mut text);
-            String::from_utf8_lossy(&text).trim().to_owned()
-        })
-    });
-    let end = move |at_once: bool| end(child, said, at_once);
+    let connected = connect(host, kind, "--stage", GRACE);
+    let (input, output, end) = connected.map_err(|error| (host.to_owned(), error.to_string()))?;
     Ok(Link {
         name: host.to_owned(),
         serves,
@@ -83,14 +67,42 @@ fn one(host: &str, kind: LauncherKind, serves: bool) -> Started {
     })
 }
 
+/// Runs this program's part on a host, which `option` of the hidden subcommand names. Its standard input and output, and
+/// what waits for its end (`true`: it is ended at once) and says what it has said.
+pub fn connect(
+    host: &str,
+    kind: LauncherKind,
+    option: &str,
+    grace: Duration,
+) -> Result<(ChildStdin, ChildStdout, impl FnOnce(bool) -> String + Send + 'static), Error> {
+    let mut child = launch::launcher(kind).command(host, &[option]).and_then(|mut command| {
+        // In a process group of its own: what the terminal sends is for the command.
+        command.process_group(0).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        signals::unblock_in_child(&mut command);
+        spawn(command)
+    })?;
+    let (Some(input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
+        let cause = std::io::ErrorKind::BrokenPipe.into();
+        return Err(Error::System { what: format!("cannot talk to {host}"), cause });
+    };
+    let said = child.stderr.take().map(|stderr| {
+        std::thread::spawn(move || {
+            let mut text = Vec::new();
+            let _ = stderr.take(STDERR_LIMIT).read_to_end(&mut text);
+            String::from_utf8_lossy(&text).trim().to_owned()
+        })
+    });
+    Ok((input, output, move |at_once: bool| end(child, said, if at_once { Duration::ZERO } else { grace })))
+}
+
 fn spawn(mut command: Command) -> Result<Child, Error> {
     let program = command.get_program().to_string_lossy().into_owned();
     command.spawn().map_err(|cause| Error::System { what: format!("cannot run {program}"), cause })
 }
 
 /// Waits for a worker's end, and ends it if it takes long; what it has said.
-fn end(mut child: Child, said: Option<JoinHandle<String>>, at_once: bool) -> String {
-    let deadline = Instant::now() + if at_once { Duration::ZERO } else { GRACE };
+fn end(mut child: Child, said: Option<JoinHandle<String>>, grace: Duration) -> String {
+    let deadline = Instant::now() + grace;
     while matches!(child.try_wait(), Ok(None)) {
         if Instant::now() >= deadline {
             let _ = child.kill();

@@ -83,7 +83,7 @@ impl Blocks<'_> {
         // The common case first: one piece, on this node, all there.
         let mut first = 0;
         if let Some(server) = self.only_reader(&map, offset, end)
-            && let Some(sub_file) = self.readable(server)
+            && let Some(sub_file) = self.readable(&map, server)
             && let Ok(Direct::Done(count)) = sub_file.read(offset, buffer)
         {
             if count == buffer.len() {
@@ -107,11 +107,26 @@ impl Blocks<'_> {
         {
             part.filled = first;
         }
-        let known_end = self.fill(&mut parts)?;
+        let known_end = self.fill(map, &mut parts)?;
         if parts.iter().all(|p| p.filled == p.buffer.len()) {
             return Ok((end - offset) as usize);
         }
-        let size = if known_end >= end { known_end } else { known_end.max(self.length()?) };
+        if self.ino.is_forwarded()
+            && let Some(at) = parts.iter().position(|part| part.failed.is_some())
+        {
+            // Of what it could not read, an I/O node does not say where it ends.
+            let (before, behind) = parts.split_at(at);
+            let done: usize = before.iter().map(|part| part.filled).sum();
+            return match behind.first().and_then(|part| part.failed) {
+                Some(errno) if done == 0 => Err(errno),
+                _ => Ok(done),
+            };
+        }
+        let size = match self.ino.is_forwarded() || known_end >= end {
+            // An I/O node knows how long the file is.
+            true => known_end,
+            false => known_end.max(self.length()?),
+        };
         let inside = size.min(end);
         if parts.iter().any(|p| p.lacks(inside)) {
             // The program's buffer stays untouched behind the end that was found, too.
@@ -120,7 +135,7 @@ impl Blocks<'_> {
                 let buffer = std::mem::take(&mut part.buffer);
                 part.buffer = &mut buffer[..wanted.max(part.filled)];
             }
-            self.fill(&mut parts)?;
+            self.fill(map, &mut parts)?;
             for part in &mut parts {
                 if let (Some(errno), true) = (part.failed, part.lacks(inside)) {
                     return Err(errno);
@@ -133,11 +148,11 @@ impl Blocks<'_> {
     }
 
     /// Reads what is still missing in the parts; returns the file's greatest end that is known.
-    fn fill(&self, parts: &mut [Part<'_>]) -> Result<u64, Errno> {
+    fn fill(&self, map: &Map, parts: &mut [Part<'_>]) -> Result<u64, Errno> {
         let mut remote = Vec::new();
         for part in parts.iter_mut().filter(|p| p.filled < p.buffer.len()) {
             let at = part.piece.offset + part.filled as u64;
-            let sub_file = self.readable(part.piece.server);
+            let sub_file = self.readable(map, part.piece.server);
             let read = sub_file.map(|s| s.read(at, &mut part.buffer[part.filled..]));
             match read.unwrap_or(Ok(Direct::ThroughServer)) {
                 Ok(Direct::Done(count)) => part.filled += count,
@@ -204,7 +219,7 @@ impl Blocks<'_> {
         let end = end_of(offset, data.len())?;
         let data = &data[..(end - offset) as usize];
         if let Some(server) = self.layout.only_server(&map, offset, end)
-            && let Some(sub_file) = self.writable(server)
+            && let Some(sub_file) = self.writable(&map, server)
         {
             match sub_file.write(offset, data)? {
                 Direct::Done(count) => return Ok(count),
@@ -237,13 +252,13 @@ impl Blocks<'_> {
         }
         // What is written behind a gap has to be undone, which only a server can do. So pieces of other
         // servers go first, and direct writes on this node follow as far as there is no gap.
-        let is_local = |change: &Change<'_>| self.writable(change.piece.server).is_some();
+        let is_local = |change: &Change<'_>| self.writable(map, change.piece.server).is_some();
         let remote: Vec<&mut Change<'_>> = changes.iter_mut().filter(|change| !is_local(change)).collect();
         self.write_remote(remote, sync);
         for change in &mut changes {
             if !change.tried {
                 let server = change.piece.server;
-                let sub_file = self.writable(server);
+                let sub_file = self.writable(map, server);
                 let written = sub_file.map(|s| s.write(change.piece.offset, change.data));
                 match written.unwrap_or(Ok(Direct::ThroughServer)) {
                     Ok(Direct::Done(count)) => change.landed = Ok(count),
@@ -353,10 +368,10 @@ impl Blocks<'_> {
     /// The file's size. Sub-files that are all at hand tell it; then the inode's server, if nobody writes the
     /// file; then the servers of the file.
     fn length(&self) -> Result<u64, Errno> {
-        let servers = self.servers();
+        let map = self.client.map();
         let mut length = Some(0);
-        for server in &servers {
-            length = match self.local.known(self.client, *server).map(|sub_file| sub_file.length()) {
+        for server in self.layout.servers(&map, u64::MAX) {
+            length = match self.local.known(&map, server).map(|sub_file| sub_file.length()) {
                 Some(Direct::Done(there)) => length.map(|length| u64::max(length, there)),
                 Some(Direct::ThroughServer) | None => None,
             };
@@ -390,15 +405,15 @@ impl Blocks<'_> {
 
     /// The sub-file of a server of this node, for reading directly.
     #[inline]
-    fn readable(&self, server: ServerId) -> Option<SubFile<'_>> {
-        self.local.get(self.client, server, (self.ino, self.known), false)
+    fn readable(&self, map: &Map, server: ServerId) -> Option<SubFile<'_>> {
+        self.local.get((self.client, map), server, (self.ino, self.known), false)
     }
 
     /// The same for writing. Blocks that have copies are not written directly: their primary orders what is done to them.
     #[inline]
-    fn writable(&self, server: ServerId) -> Option<SubFile<'_>> {
+    fn writable(&self, map: &Map, server: ServerId) -> Option<SubFile<'_>> {
         match self.layout.replicas {
-            1 => self.local.get(self.client, server, (self.ino, self.known), true),
+            1 => self.local.get((self.client, map), server, (self.ino, self.known), true),
             _ => None,
         }
     }

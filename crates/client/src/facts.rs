@@ -481,7 +481,7 @@ impl Client {
     fn learn_all(&self, dir: Ino) {
         let Some(before) = self.before(dir.shard()) else { return };
         let request = MetaRequest::ReadDir { dir, split: false, after: 2, limit: WHOLE, attrs: false };
-        let listed = self.meta(To::Shard(dir.shard()), &request, &[], &mut []);
+        let listed = self.meta(To::inode(dir), &request, &[], &mut []);
         let Ok((MetaReply::Listing { entries, end: true }, _)) = listed else { return };
         let Ok(mut known) = self.facts().0.try_write() else { return };
         if known.era != before.era || known.runs.is_past(before.shard, before.seen) {

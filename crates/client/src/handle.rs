@@ -15,6 +15,7 @@ use crate::locks::KeptBlocks;
 use crate::names::removed;
 use crate::rpc::{DataJob, data_done, data_job, piece_job};
 use crate::session::Client;
+use crate::unsynced::Unsynced;
 use bivouac_layout::{FileLayout, Ino, ServerId};
 use bivouac_node::Fd;
 use bivouac_node::release::monotonic;
@@ -52,6 +53,8 @@ pub struct Handle {
     /// Whether the file has set-user-ID or set-group-ID bits, as far as is known: a write to its blocks
     /// clears them.
     privileged: AtomicBool,
+    /// Of a forwarded file.
+    unsynced: Unsynced,
 }
 
 /// Counts a write as under way for as long as it lives. So if the process dies during the write, the agent
@@ -90,7 +93,12 @@ impl Handle {
             uneven: AtomicBool::new(false),
             contents: None,
             privileged: AtomicBool::new(false),
+            unsynced: Unsynced::default(),
         }
+    }
+
+    pub(crate) fn unsynced(&self) -> &Unsynced {
+        &self.unsynced
     }
 
     /// Takes over what attributes say about where the data is.
@@ -389,7 +397,7 @@ impl Handle {
                     self.leaves_holes(slot);
                 }
                 let writing = Writing::begin(slot);
-                let count = match blocks.write(offset, data, sync) {
+                let count = match self.noting_io_node(|| blocks.write(offset, data, sync)) {
                     _ if blocks.known.is_outdated() => {
                         // The same bytes are written again: the file is as long as this call will make it.
                         if let Err(errno) = self.renew_layout(blocks.known) {
@@ -466,7 +474,10 @@ impl Handle {
         };
         for piece in data.chunks(MAX_PAYLOAD as usize) {
             let request = MetaRequest::Append { ino: self.ino };
-            match self.client.meta_with(self.ino, &request, &[IoSlice::new(piece)], &mut []) {
+            let appended = self.noting_io_node(|| {
+                self.client.meta_with(self.ino, &request, &[IoSlice::new(piece)], &mut [])
+            });
+            match appended {
                 // The server keeps size and times of what is appended.
                 Ok((MetaReply::Appended { offset, written, .. }, _)) => {
                     count += written as usize;
@@ -516,6 +527,8 @@ impl Handle {
         let record = writing.then(|| self.client.known_record(self.ino)).flatten();
         let attr = match record.map_or_else(|| self.client.attr_of(self.ino), |(attr, _)| Ok(attr)) {
             Err(Errno::NOENT) if self.directory => return Ok(*removed(self.ino)),
+            // An I/O node has died, and the one in its place has not seen the file yet.
+            Err(Errno::NOENT) if self.ino.is_forwarded() => return Err(Errno::STALE),
             found => found?,
         };
         self.learn(&attr);
@@ -629,6 +642,9 @@ impl Handle {
     /// it must.)
     pub fn sync(&self) -> Result<(), Errno> {
         self.usable()?;
+        if self.ino.is_forwarded() && !self.directory {
+            return self.sync_forwarded();
+        }
         if !self.directory {
             if self.in_blocks().is_none() {
                 // Its data may have moved to blocks without this process noticing.

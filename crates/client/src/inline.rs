@@ -35,7 +35,7 @@ impl Handle {
         }
         let len = buffer.len().min(INLINE_MAX);
         let request = MetaRequest::ReadInline { ino: self.ino(), offset, len: len as u32 };
-        match self.client().meta(To::Shard(self.ino().shard()), &request, &[], &mut one(&mut buffer[..len])) {
+        match self.client().meta(To::inode(self.ino()), &request, &[], &mut one(&mut buffer[..len])) {
             Ok((_, count)) => Ok(Outcome::Done(count)),
             Err(failure) => moved(failure),
         }
@@ -46,7 +46,7 @@ impl Handle {
             return Ok(Outcome::Moved);
         }
         let request = MetaRequest::WriteInline { ino: self.ino(), offset };
-        match self.client().meta(To::Shard(self.ino().shard()), &request, &[IoSlice::new(data)], &mut []) {
+        match self.client().meta(To::inode(self.ino()), &request, &[IoSlice::new(data)], &mut []) {
             Ok(_) => Ok(Outcome::Done(data.len())),
             Err(failure) => moved(failure),
         }

@@ -24,7 +24,7 @@ impl Client {
         let mut body = Vec::with_capacity(16);
         bivouac_proto::encode(&Request::Meta(MetaRequest::Fetch { ino }), &mut body);
         loop {
-            match self.call(To::Shard(ino.shard()), &body, &[], &mut [], None) {
+            match self.call(To::inode(ino), &body, &[], &mut [], None) {
                 Ok(Answered { reply: Reply::Done, .. }) => return Ok(()),
                 // The server has waited for a while.
                 Ok(Answered { reply: Reply::Meta(MetaReply::Fetching), .. }) => {}

@@ -46,6 +46,7 @@ mod rpc;
 mod session;
 mod shortcut;
 mod spread;
+mod unsynced;
 mod walk;
 
 pub use error::{ClientError, Fail};

@@ -168,7 +168,7 @@ impl Client {
                 self.list_split(dir, after, limit, attrs)
             } else {
                 let request = MetaRequest::ReadDir { dir, split, after, limit, attrs };
-                self.meta(To::Shard(dir.shard()), &request, &[], &mut []).and_then(|(reply, _)| match reply {
+                self.meta(To::inode(dir), &request, &[], &mut []).and_then(|(reply, _)| match reply {
                     MetaReply::Listing { entries, end } => {
                         self.learn_listing(before, dir, split, (&entries, attrs));
                         if before.is_some() {

@@ -85,20 +85,15 @@ impl SubFiles {
     }
 
     /// The sub-file on `server`, if it was passed already.
-    pub(crate) fn known(&self, client: &'static Client, server: ServerId) -> Option<SubFile<'_>> {
+    pub(crate) fn known(&self, map: &Map, server: ServerId) -> Option<SubFile<'_>> {
         let passed = self.places.get(server)?.latest()?;
-        self.of_now(client, server, passed)
+        self.of_now(map, server, passed)
     }
 
     /// `None`: the process that passed it has the server's number no more.
     #[inline]
-    fn of_now<'a>(
-        &self,
-        client: &'static Client,
-        server: ServerId,
-        passed: &'a Passed,
-    ) -> Option<SubFile<'a>> {
-        if passed.is_of_now(&client.map(), server) { self.sub_file(passed) } else { None }
+    fn of_now<'a>(&self, map: &Map, server: ServerId, passed: &'a Passed) -> Option<SubFile<'a>> {
+        if passed.is_of_now(map, server) { self.sub_file(passed) } else { None }
     }
 
     /// `None`: the program has taken the descriptor's number for itself.
@@ -112,7 +107,7 @@ impl SubFiles {
     #[inline]
     pub(crate) fn get(
         &self,
-        client: &'static Client,
+        (client, map): (&'static Client, &Map),
         server: ServerId,
         (ino, known): (Ino, &Known),
         create: bool,
@@ -122,7 +117,7 @@ impl SubFiles {
             && !passed.outdated.load(Ordering::Relaxed)
         {
             // What another process has of the file by now is asked for at that one.
-            return self.of_now(client, server, passed);
+            return self.of_now(map, server, passed);
         }
         if !create && place.missing.load(Ordering::Relaxed) {
             return None;
@@ -132,7 +127,7 @@ impl SubFiles {
             (false, false) => Access::Write,
             (false, true) => Access::Make,
         };
-        place.fetch(client, server, (ino, known), access)?;
+        place.fetch((client, map), server, (ino, known), access)?;
         self.sub_file(place.latest()?)
     }
 }
@@ -148,12 +143,11 @@ impl Place {
     #[cold]
     fn fetch(
         &self,
-        client: &'static Client,
+        (client, map): (&'static Client, &Map),
         server: ServerId,
         (ino, known): (Ino, &Known),
         access: Access,
     ) -> Option<()> {
-        let map = client.map();
         let host = map.server(server)?;
         let succession = host.succession();
         if !client.local_access || host.node != client.node() {
@@ -193,7 +187,7 @@ impl Place {
 }
 
 impl Passed {
-    /// Whether the server's number still belongs, by the newest map, to who passed the descriptor. That map is mostly the
+    /// Whether the server's number still belongs, by the map of this access, to who passed the descriptor. That map is mostly the
     /// one in which this was found last. (Maps do not change, and an epoch is that of one map: a relaxed order does.)
     #[inline]
     fn is_of_now(&self, map: &Map, server: ServerId) -> bool {

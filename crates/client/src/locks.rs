@@ -274,7 +274,7 @@ impl Client {
     /// Before the first process lock on a file: this process must give it up at close, and its agent must
     /// know which server to tell when it dies.
     fn note_process_lock(&self, owner: u64, ino: Ino) -> Result<(), Errno> {
-        let server = self.map().primary(ino.shard());
+        let server = self.server_of(ino);
         // Read before the agent is told: if it changes meanwhile, the next one is told again.
         let restarts = self.agent_restarts();
         let known = self.held().servers.lock().map_err(|_| Errno::NOLCK)?.get(&server) == Some(&restarts);
@@ -294,12 +294,12 @@ impl Client {
 
     /// Whether this process may have process locks on a file.
     pub fn may_have_process_locks_on(&self, ino: Ino) -> bool {
-        self.has_session() && self.held().may_have(ino, self.map().primary(ino.shard()))
+        self.has_session() && self.held().may_have(ino, self.server_of(ino))
     }
 
     /// The process closed a descriptor of a file: as POSIX wants it, all its process locks on that file go.
     pub fn release_process_locks(&self, ino: Ino) {
-        if !self.has_session() || !self.held().clear(ino, self.map().primary(ino.shard())) {
+        if !self.has_session() || !self.held().clear(ino, self.server_of(ino)) {
             return;
         }
         let Ok(owner) = self.lock_owner() else { return };

@@ -6,7 +6,7 @@ use crate::limits;
 use crate::rpc::To;
 use crate::session::Client;
 use crate::walk::{Again, Failing, Last, MAX_GONE, Place, Walk};
-use bivouac_layout::{Ino, Map, ServerState, namespace};
+use bivouac_layout::{Ino, Map, ServerState};
 use bivouac_proto::attr::{Attr, FILE_MAX, FileKind, NAME_MAX, PATH_MAX};
 use bivouac_proto::data::{DataReply, DataRequest};
 use bivouac_proto::meta::{At, MetaReply, MetaRequest, RenameMode, SetAttr, XattrMode};
@@ -197,6 +197,11 @@ impl Client {
         self.at_last(start, path, |_, last| match last {
             Last::Directory(_) => Err(Errno::EXIST.into()),
             Last::Name(place) => {
+                if let New::Link { ino } = new
+                    && ino.is_forwarded() != place.dir.is_forwarded()
+                {
+                    return Err(Errno::XDEV.into());
+                }
                 if place.slash && !matches!(new, New::Directory { .. }) {
                     return Err(match self.lookup(place.reached, place.dir, &place.name) {
                         Ok(_) => Errno::EXIST.into(),
@@ -259,7 +264,7 @@ impl Client {
     /// Removes an empty directory.
     pub fn rmdir(&self, start: Ino, path: &[u8]) -> Result<(), Fail> {
         self.at_last(start, path, |_, last| match last {
-            Last::Directory(Ino::ROOT) => Err(Errno::BUSY.into()),
+            Last::Directory(Ino::ROOT | Ino::FORWARDED) => Err(Errno::BUSY.into()),
             Last::Directory(_) if path.ends_with(b"..") || path.ends_with(b"../") => {
                 Err(Errno::NOTEMPTY.into())
             }
@@ -331,6 +336,9 @@ impl Client {
             let exists = mode == RenameMode::NoReplace;
             return Err(if exists { Errno::EXIST } else { Errno::BUSY }.into());
         };
+        if from.dir.is_forwarded() != to.dir.is_forwarded() {
+            return Err(Errno::XDEV.into());
+        }
         *dirs = Some((from.dir, to.dir));
         if let Err(failing) = self.check_rename(&from, &to, mode) {
             self.confirm(&from)?;
@@ -343,9 +351,8 @@ impl Client {
             to: At { dir: to.dir, split: to_split, name: &to.name },
             mode,
         };
-        let shard = namespace::entry_shard(from.dir, from_split, &from.name);
         let reached = from.reached.and(to.reached);
-        match self.meta(To::Entry(shard, reached), &request, &[], &mut []) {
+        match self.meta(To::entry(from.dir, from_split, &from.name, reached), &request, &[], &mut []) {
             Ok(_) => {
                 self.paths().forget_child(from.dir, &from.name);
                 self.paths().forget_child(to.dir, &to.name);
@@ -402,7 +409,7 @@ impl Client {
     /// Whether a directory is `above`, or lies somewhere in it.
     fn lies_in(&self, mut dir: Ino, above: Ino) -> Result<bool, Errno> {
         while dir != above {
-            if dir == Ino::ROOT {
+            if matches!(dir, Ino::ROOT | Ino::FORWARDED) {
                 return Ok(false);
             }
             dir = self.parent(dir)?.0;
@@ -565,6 +572,19 @@ impl Client {
         self.meta_on(ino, &MetaRequest::RemoveXattr { ino, name }).map(|_| ())
     }
 
+    /// How full the file system is that an inode lies on: the backend's, for what is forwarded.
+    pub fn statfs_of(&self, ino: Ino) -> Result<StatFs, Errno> {
+        if !ino.is_forwarded() {
+            return self.statfs();
+        }
+        match self.space_of(ino)? {
+            DataReply::Space { total, available, inodes, .. } => {
+                Ok(StatFs { total, available, block_size: 4096, inodes })
+            }
+            _ => Err(Errno::PROTO),
+        }
+    }
+
     /// How full the storage of the servers that are up is, in bytes of files with the deployment's number of copies.
     pub fn statfs(&self) -> Result<StatFs, Errno> {
         self.by_newest_map(|map| self.statfs_by(map))
@@ -605,12 +625,12 @@ impl Client {
         })
     }
 
-    /// The path of a directory, from its number: absolute, beginning with the mount. ENOENT if it was
+    /// The path of a directory, from its number: absolute, beginning with the mount point or the forwarded directory. ENOENT if it was
     /// removed.
     pub fn path_of(&self, dir: Ino) -> Result<Vec<u8>, Errno> {
         let mut names = Vec::new();
         let mut at = dir;
-        while at != Ino::ROOT {
+        while !matches!(at, Ino::ROOT | Ino::FORWARDED) {
             let (parent, name) =
                 self.parent(at).map_err(|e| if e == Errno::STALE { Errno::NOENT } else { e })?;
             names.push(name);
@@ -620,7 +640,7 @@ impl Client {
                 return Err(Errno::NAMETOOLONG);
             }
         }
-        let mut path = self.mount().to_vec();
+        let mut path = self.path_to(dir).to_vec();
         for name in names.iter().rev() {
             path.push(b'/');
             path.extend_from_slice(name);

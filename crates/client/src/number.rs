@@ -47,6 +47,11 @@ impl Client {
         (self.credentials().uid, self.credentials().gid)
     }
 
+    /// The further groups of this process.
+    pub fn groups(&self) -> &[u32] {
+        &self.credentials().groups
+    }
+
     /// The attributes of an inode, exact.
     pub fn stat_number(&self, ino: Ino) -> Result<Attr, Errno> {
         self.exact(*self.attr_of(ino)?)
@@ -231,7 +236,7 @@ impl Client {
     /// description has written: for who asks again before he shows these.
     pub fn set_attr_number(&self, ino: Ino, set: SetAttr) -> Result<Attr, Errno> {
         let request = MetaRequest::SetAttr { ino, set };
-        match self.meta_changing(To::Shard(ino.shard()), &request, &[], &mut []) {
+        match self.meta_changing(To::inode(ino), &request, &[], &mut []) {
             Ok((MetaReply::Attr(mut attr), _, change)) => {
                 match change.writer.and_then(|writer| self.written_to(writer, attr.size_version)) {
                     Some(end) => attr.size = attr.size.max(end),

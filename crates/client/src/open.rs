@@ -456,10 +456,18 @@ impl Client {
     /// stays retired, and the agent does it.
     pub(crate) fn tell_release(&self, release: &Release) -> bool {
         if release.wait {
-            let asked = self.meta(To::Shard(release.shard), &release.request, &[], &mut []);
+            let asked = self.meta(whom(release), &release.request, &[], &mut []);
             !matches!(asked, Err(Failure::Errno(Errno::IO)))
         } else {
-            self.post_meta(release.shard, &release.request)
+            self.post_meta(whom(release), &release.request)
         }
+    }
+}
+
+/// Who has to hear that a description is gone.
+fn whom(release: &Release) -> To {
+    match release.request {
+        MetaRequest::Release { ino, .. } => To::inode(ino),
+        _ => To::Shard(release.shard),
     }
 }

@@ -9,7 +9,7 @@ use crate::maps::MapRef;
 use crate::moves::Reached;
 use crate::session::Client;
 use bivouac_layout::map::{NO_SERVER, ServerState};
-use bivouac_layout::{Group, Ino, Map, News, Piece, ServerId, ShardId};
+use bivouac_layout::{Group, Ino, Map, News, Piece, ServerId, ShardId, namespace};
 use bivouac_node::release::begin_opening;
 use bivouac_node::{Fd, SlotId};
 use bivouac_proto::copies::{Copied, CopyRequest, Sender, Sent};
@@ -39,6 +39,31 @@ pub(crate) enum To {
     Blocks(ServerId, u32),
     /// A certain server; the shard is one of its own.
     Server(ServerId, ShardId),
+    /// The I/O node that serves this process's node for a file or directory of the backend.
+    Forwarded(Ino),
+}
+
+impl To {
+    /// Who answers for an inode.
+    pub(crate) fn inode(ino: Ino) -> To {
+        if ino.is_forwarded() { To::Forwarded(ino) } else { To::Shard(ino.shard()) }
+    }
+
+    /// Who answers for a name in a directory that was reached in some way.
+    pub(crate) fn entry(dir: Ino, split: bool, name: &[u8], reached: Reached) -> To {
+        match dir.is_forwarded() {
+            true => To::Forwarded(dir),
+            false => To::Entry(namespace::entry_shard(dir, split, name), reached),
+        }
+    }
+
+    /// Who has blocks of a file, by a version of its layout.
+    fn blocks(server: ServerId, layout: u32, file: Option<Ino>) -> To {
+        match file {
+            Some(file) if file.is_forwarded() => To::Forwarded(file),
+            _ => To::Blocks(server, layout),
+        }
+    }
 }
 
 impl Target for To {
@@ -49,6 +74,8 @@ impl Target for To {
             To::Holder(server, group, _) if map.serving(*group).any(|holder| holder == *server) => *server,
             To::Holder(_, group, _) => map.primary_of(*group).unwrap_or(NO_SERVER),
             To::Server(server, _) | To::Blocks(server, _) => *server,
+            // Which one depends on who asks: see `Asking`.
+            To::Forwarded(_) => NO_SERVER,
         }
     }
 
@@ -56,13 +83,14 @@ impl Target for To {
         match self {
             To::Shard(shard) | To::Entry(shard, _) | To::Server(_, shard) => *shard,
             To::Group(..) | To::Holder(..) | To::Blocks(..) => ShardId(0),
+            To::Forwarded(_) => ShardId::FORWARDED,
         }
     }
 
     fn layout(&self) -> u32 {
         match self {
             To::Group(_, layout) | To::Holder(_, _, layout) | To::Blocks(_, layout) => *layout,
-            To::Shard(_) | To::Entry(..) | To::Server(..) => 0,
+            To::Shard(_) | To::Entry(..) | To::Server(..) | To::Forwarded(_) => 0,
         }
     }
 }
@@ -86,6 +114,13 @@ impl<'c> Requester for Asking<'c> {
 
     fn map(&self) -> MapRef<'c> {
         self.0.map()
+    }
+
+    fn server(&self, to: To, map: &Map) -> ServerId {
+        match to {
+            To::Forwarded(file) => map.io_node(self.0.node(), file),
+            to => to.server(map),
+        }
     }
 
     fn learn(&self, news: News) {
@@ -167,6 +202,11 @@ impl<'c> Requester for Asking<'c> {
 }
 
 impl Client {
+    /// The server that answers for an inode.
+    pub(crate) fn server_of(&self, ino: Ino) -> ServerId {
+        Asking(self).server(To::inode(ino), &self.map())
+    }
+
     /// A request about a file or directory by its number, to the shard of that inode.
     pub(crate) fn meta_on(&self, ino: Ino, request: &MetaRequest<'_>) -> Result<MetaReply, Errno> {
         self.meta_with(ino, request, &[], &mut []).map(|(reply, _)| reply)
@@ -181,7 +221,7 @@ impl Client {
     ) -> Result<MetaReply, Errno> {
         let mut body = Vec::with_capacity(96);
         bivouac_proto::encode(&Request::Meta(request.clone()), &mut body);
-        let received = self.call(To::Shard(ino.shard()), &body, &[], &mut [], Some(watch));
+        let received = self.call(To::inode(ino), &body, &[], &mut [], Some(watch));
         match received {
             Ok(Answered { reply: Reply::Meta(reply), .. }) => Ok(reply),
             Ok(Answered { reply: Reply::Done, .. }) => Ok(MetaReply::Done),
@@ -200,7 +240,7 @@ impl Client {
         payload: &[IoSlice<'_>],
         into: &mut [IoSliceMut<'_>],
     ) -> Result<(MetaReply, usize), Errno> {
-        match self.meta(To::Shard(ino.shard()), request, payload, into) {
+        match self.meta(To::inode(ino), request, payload, into) {
             Ok(done) => Ok(done),
             Err(Failure::Errno(errno)) => Err(errno),
             Err(Failure::Refused(_)) => Err(Errno::STALE),
@@ -267,9 +307,22 @@ impl Client {
     ) -> Result<(DataReply, usize, Option<Fd>), Errno> {
         let mut body = Vec::with_capacity(32);
         bivouac_proto::encode(&Request::Data(request), &mut body);
-        let answered = self.call(To::Blocks(server, layout), &body, payload, into, None);
+        let answered = self.call(To::blocks(server, layout, request.file()), &body, payload, into, None);
         let Answered { reply, payload_len, fd } = answered.map_err(data_errno)?;
         Ok((data_reply(reply)?, payload_len, fd))
+    }
+
+    /// How full the backend is that a forwarded file lies on.
+    pub(crate) fn space_of(&self, file: Ino) -> Result<DataReply, Errno> {
+        self.data_at(To::Forwarded(file), DataRequest::Space)
+    }
+
+    /// A request for data without any bytes, to whomever.
+    pub(crate) fn data_at(&self, to: To, request: DataRequest) -> Result<DataReply, Errno> {
+        let mut body = Vec::with_capacity(32);
+        bivouac_proto::encode(&Request::Data(request), &mut body);
+        let answered = self.call(to, &body, &[], &mut [], None);
+        data_reply(answered.map_err(data_errno)?.reply)
     }
 
     /// A descriptor of memory that a server of this node shares with its processes.
@@ -285,19 +338,19 @@ impl Client {
 
     /// Sends a request to the metadata for which no answer is awaited; it may still be lost with a lost
     /// connection. Says whether it was sent.
-    pub(crate) fn post_meta(&self, shard: ShardId, request: &MetaRequest<'_>) -> bool {
+    pub(crate) fn post_meta(&self, to: To, request: &MetaRequest<'_>) -> bool {
         let mut body = Vec::with_capacity(64);
         bivouac_proto::encode(&Request::Meta(request.clone()), &mut body);
-        engine::post(&Asking(self), To::Shard(shard), &body)
+        engine::post(&Asking(self), to, &body)
     }
 
-    /// Asks servers that the map names. Where something has copies, and the map changes meanwhile, others may have to be
-    /// asked; and what one server leaves out, because another one answers for it, it does by one map.
+    /// Asks servers that the map names. If it changes meanwhile, one of them may have left the deployment; and where something
+    /// has copies, others may have to be asked: what one server leaves out, because another one answers for it, it does by one map.
     pub(crate) fn by_newest_map<T>(&self, ask: impl Fn(&Map) -> Result<T, Errno>) -> Result<T, Errno> {
         loop {
             let map = self.map();
             let answer = ask(&map);
-            if map.copies == 1 || self.map().epoch == map.epoch {
+            if (map.copies == 1 && answer.is_ok()) || self.map().epoch == map.epoch {
                 return answer;
             }
         }
@@ -338,7 +391,7 @@ pub(crate) fn data_job<'a>(
 ) -> DataJob<'a> {
     let mut body = Vec::with_capacity(32);
     bivouac_proto::encode(&Request::Data(request), &mut body);
-    Job::new(To::Blocks(server, layout), body, payload, into)
+    Job::new(To::blocks(server, layout, request.file()), body, payload, into)
 }
 
 /// A request about a piece of a file, to go out together with others: to its server, or where the piece has copies,

@@ -55,7 +55,7 @@ pub struct Client {
     /// in `/proc`.
     _table_for_agent: Hidden,
     fork: ForkMark,
-    /// The newest map. Old ones are never freed (they are few), so that readers need no lock and no count.
+    /// The newest map, and those that some call still goes by.
     maps: Maps,
     heard: Heard,
     paths: AtomicPtr<Paths>,
@@ -167,6 +167,11 @@ impl Client {
     /// Where programs see the file system.
     pub fn mount(&self) -> &[u8] {
         self.environment.mount.as_bytes()
+    }
+
+    /// The directory of the site's storage that is forwarded, if one is.
+    pub fn forwarded(&self) -> Option<&[u8]> {
+        self.environment.forwarded.as_deref().map(str::as_bytes)
     }
 
     /// Whether a descriptor is one of the library's own.
@@ -326,7 +331,7 @@ impl Client {
     }
 
     pub(crate) fn held(&self) -> &Held {
-        // SAFETY: as for the map: replaced only after a fork, never freed.
+        // SAFETY: as for the paths.
         unsafe { &*self.held.load(Ordering::Acquire) }
     }
 
@@ -335,7 +340,7 @@ impl Client {
     }
 
     pub(crate) fn paths(&self) -> &Paths {
-        // SAFETY: as for the map: installed once, replaced only after a fork, never freed.
+        // SAFETY: from Box::into_raw; replaced only after a fork, and freed only where no other thread uses this client.
         unsafe { &*self.paths.load(Ordering::Acquire) }
     }
 
@@ -445,7 +450,11 @@ impl Client {
         } else {
             Endpoint::Tcp(entry.address)
         };
-        let role = Role::Client { credentials: self.credentials.clone(), node: self.node };
+        let role = Role::Client {
+            credentials: self.credentials.clone(),
+            node: self.node,
+            job: self.environment.job_number(),
+        };
         let connected = Connection::connect(&endpoint, &self.key, map.deployment, role, &connect_options());
         self.refusals.note(Peer::Server(server), &connected);
         let (connection, _) = connected?;
@@ -469,8 +478,7 @@ impl Client {
 
 impl Drop for Client {
     fn drop(&mut self) {
-        // SAFETY: all came from Box::into_raw, and nobody else has the client any more. (Replaced ones are
-        // leaked.)
+        // SAFETY: all came from Box::into_raw, and nobody else has the client any more.
         unsafe {
             drop(Box::from_raw(*self.paths.get_mut()));
             drop(Box::from_raw(*self.facts.get_mut()));
@@ -503,7 +511,8 @@ fn connect_agent(
     deployment: u64,
 ) -> Result<Box<Link>, TransportError> {
     let endpoint = Endpoint::Node(bivouac_node::agent_sockets(uid, &environment.name, key));
-    let role = Role::Client { credentials: credentials.clone(), node: NodeId::NONE };
+    let role =
+        Role::Client { credentials: credentials.clone(), node: NodeId::NONE, job: environment.job_number() };
     let (connection, _) = Connection::connect(&endpoint, key, deployment, role, &connect_options())?;
     Ok(Box::new(Link::new(connection, fork_count, 0, 0)))
 }

@@ -100,7 +100,12 @@ impl Handle {
         }
         let kept = self.keep_blocks().ok()?;
         let blocks = self.in_blocks().filter(|blocks| blocks.servers()[..] == [server])?;
-        let file = blocks.local.get(self.client(), server, (self.ino(), blocks.known), create)?;
+        let file = blocks.local.get(
+            (self.client(), &self.client().map()),
+            server,
+            (self.ino(), blocks.known),
+            create,
+        )?;
         Some((file.descriptor(), kept))
     }
 

@@ -123,11 +123,11 @@ impl<'c, 'p> Walk<'c, 'p> {
         }
         self.fresh = self.always_asks || needs_no_request(&path);
         if target[0] == b'/' {
-            let Some(inside) = strip_mount(self.client.mount(), &path) else {
+            let Some((root, inside)) = self.client.below(&path) else {
                 return Err(Fail::Outside(path));
             };
+            self.dir = root;
             self.rest = Cow::Owned(inside.to_vec());
-            self.dir = Ino::ROOT;
             self.entered = false;
         } else {
             self.rest = Cow::Owned(path);
@@ -156,8 +156,8 @@ impl<'c, 'p> Walk<'c, 'p> {
             }
             match name {
                 b"." => {}
-                b".." if self.dir == Ino::ROOT => {
-                    let mut path = parent_of(self.client.mount()).to_vec();
+                b".." if matches!(self.dir, Ino::ROOT | Ino::FORWARDED) => {
+                    let mut path = parent_of(self.client.path_to(self.dir)).to_vec();
                     path.push(b'/');
                     path.extend_from_slice(&self.rest[after.unwrap_or(self.rest.len())..]);
                     return Err(Fail::Outside(path).into());
@@ -213,7 +213,10 @@ impl<'c, 'p> Walk<'c, 'p> {
             FileKind::Symlink => Ok(Step::Link(target)),
             FileKind::Directory => {
                 let owner = (client.credentials().uid != 0).then_some((attr.mode, attr.uid, attr.gid));
-                client.paths().learn(era, dir, name, Known { ino: attr.ino, owner });
+                // Nobody tells who moves directories of the backend.
+                if !dir.is_forwarded() {
+                    client.paths().learn(era, dir, name, Known { ino: attr.ino, owner });
+                }
                 client.may_enter(owner)?;
                 Ok(Step::Directory(attr.ino))
             }
@@ -230,6 +233,21 @@ enum Step {
 }
 
 impl Client {
+    /// Where an absolute path leads that lies below the mount point or the forwarded directory: the inode of that one, and the
+    /// rest of the path.
+    pub fn below<'p>(&self, path: &'p [u8]) -> Option<(Ino, &'p [u8])> {
+        let inside = strip_mount(self.mount(), path).map(|inside| (Ino::ROOT, inside));
+        inside.or_else(|| Some((Ino::FORWARDED, strip_mount(self.forwarded()?, path)?)))
+    }
+
+    /// The path of the directory that paths to an inode begin with.
+    pub(crate) fn path_to(&self, ino: Ino) -> &[u8] {
+        match self.forwarded() {
+            Some(forwarded) if ino.is_forwarded() => forwarded,
+            _ => self.mount(),
+        }
+    }
+
     /// Runs an operation on the last name of a path, again as often as directories move under the walk.
     /// `operation` gets the walk (to follow links with) and where it arrived.
     pub(crate) fn at_last<T>(
@@ -280,7 +298,7 @@ impl Client {
         let (dir, name) = (place.dir, &place.name[..]);
         for _ in 0..3 {
             let split = self.paths().is_split(dir);
-            let to = To::Entry(namespace::entry_shard(dir, split, name), place.reached);
+            let to = To::entry(dir, split, name, place.reached);
             match self.meta(to, &request(At { dir, split, name }), &[], into) {
                 Err(Failure::Refused(Refusal::DirectorySplit)) => self.paths().learn_split(dir),
                 other => return other.map_err(Failing::from),
@@ -326,7 +344,7 @@ impl Client {
             self.listing.missed(dir);
             let before = self.before(shard);
             let request = MetaRequest::Lookup { at: At { dir, split, name } };
-            match self.meta(To::Entry(shard, reached), &request, &[], &mut []) {
+            match self.meta(To::entry(dir, split, name, reached), &request, &[], &mut []) {
                 Ok((MetaReply::Entry { attr, target }, _)) => {
                     self.learn_name(before, dir, name, Some((attr.ino, attr.kind)));
                     self.learn_inode(before, &attr, &target);

@@ -16,12 +16,14 @@ use crate::error::DaemonError;
 use crate::links::Links;
 use crate::run_dir::RunDir;
 use bivouac_layout::map::ServerState;
-use bivouac_layout::{Epoch, Map, NodeId, ServerId};
+use bivouac_layout::{Epoch, Map, NodeId, ServerId, ShardId};
 use bivouac_node::OpenTable;
-use bivouac_node::release::abandon;
-use bivouac_proto::Errno;
+use bivouac_node::release::{Release, abandon};
 use bivouac_proto::agent::{AgentReply, AgentRequest};
 use bivouac_proto::meta::MetaRequest;
+use bivouac_proto::status::Failure;
+use bivouac_proto::{Errno, Request};
+use bivouac_transport::engine::To;
 use numbers::Numbers;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::fd::{BorrowedFd, OwnedFd};
@@ -359,13 +361,39 @@ impl Shared {
 
     /// A process died: its locks at a server go. Says whether the server knows.
     fn end(&self, server: ServerId, session: u64) -> bool {
-        match self.links.meta_at(server, &MetaRequest::EndSession { session }) {
-            Ok(_) => true,
+        let request = MetaRequest::EndSession { session };
+        let forwards = self.links.map().forwarding.as_ref().is_some_and(|f| f.io_nodes.contains(&server));
+        let told = self.links.meta_at(server, &request).and_then(|_| match forwards {
+            true => {
+                self.links.ask(To::Server(server, ShardId::FORWARDED), &Request::Meta(request)).map(|_| ())
+            }
+            false => Ok(()),
+        });
+        match told {
+            Ok(()) => true,
             Err(failure) => {
                 tracing::warn!(?failure, %server, session, "locks of a dead process are not given up yet");
                 false
             }
         }
+    }
+
+    /// Tells who answers for a file that a description of it is gone.
+    fn give_up(&self, release: &Release) -> Result<(), Failure> {
+        if release.shard != ShardId::FORWARDED {
+            return self.links.meta(release.shard, &release.request).map(|_| ());
+        }
+        let map = self.links.map();
+        let forwarding = map.forwarding.as_ref();
+        let asked = match release.request {
+            MetaRequest::Abandon { ino: Some(ino), .. } => vec![map.io_node(self.node, ino)],
+            // It may have been opened anywhere.
+            _ => forwarding.map_or(Vec::new(), |forwarding| forwarding.io_nodes.clone()),
+        };
+        asked.into_iter().filter(|server| map.server(*server).is_some()).try_for_each(|server| {
+            let to = To::Server(server, ShardId::FORWARDED);
+            self.links.ask(to, &Request::Meta(release.request.clone())).map(|_| ())
+        })
     }
 
     /// Releases the descriptions that nobody holds.
@@ -375,7 +403,7 @@ impl Shared {
                 continue;
             }
             if let Some(release) = abandon(&self.table, self.number, id)
-                && let Err(failure) = self.links.meta(release.shard, &release.request)
+                && let Err(failure) = self.give_up(&release)
             {
                 // The slot stays, and is found again: the server has to hear of it once it is back.
                 tracing::warn!(

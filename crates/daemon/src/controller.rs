@@ -34,6 +34,7 @@ use bivouac_proto::auth::Key;
 use bivouac_proto::control::{ControlReply, ControlRequest, Member, ServerHealth};
 use bivouac_transport::Endpoint;
 use bivouac_transport::engine::budget::control;
+use bivouac_transport::engine::budget::ping::HANG;
 use log::MapLog;
 use reports::Reports;
 use severed::Severed;
@@ -48,6 +49,10 @@ use std::time::{Duration, Instant};
 const LOOK: Duration = Duration::from_secs(1);
 /// In [`View::replaced`]: not known yet.
 const UNDECIDED: Epoch = Epoch(u64::MAX);
+/// So long after a change of the map nothing is new any more.
+const CALM: Duration = Duration::from_secs(2);
+/// Time between two looks whether leases are needed, if no map comes.
+const REST: Duration = Duration::from_secs(60);
 /// Time between two exchanges in which the voters confirm it, for leases.
 const CONFIRM: Duration = Duration::from_millis(100);
 
@@ -129,6 +134,11 @@ pub enum ControllerError {
     /// Servers cannot stay that were not to leave.
     #[error("the servers were not to leave, or have left")]
     CannotStay,
+    /// A directory cannot be forwarded like this.
+    #[error(
+        "the directory cannot be forwarded: it and the mount point lie in one another, or a server has left"
+    )]
+    CannotForward,
     /// Servers cannot be taken off the map.
     #[error(
         "the servers were not to leave, or still hold something, or one of the nodes is used by another server"
@@ -179,6 +189,7 @@ impl ControllerError {
             | ControllerError::CannotAdd
             | ControllerError::CannotDepart(_)
             | ControllerError::CannotStay
+            | ControllerError::CannotForward
             | ControllerError::CannotRemove
             | ControllerError::CannotAbandon(_)
             | ControllerError::CannotGiveUp => Errno::INVAL,
@@ -293,9 +304,7 @@ impl Controller {
         controller.watch(&map)?;
         let balances = shared.clone();
         lock(&controller.watchers).threads.push(spawn("balancer", move || balances.keep_balanced())?);
-        if map.copies > 1 {
-            lock(&controller.watchers).threads.push(spawn("confirmer", move || shared.keep_confirmed())?);
-        }
+        lock(&controller.watchers).threads.push(spawn("confirmer", move || shared.keep_confirmed())?);
         Ok(controller)
     }
 
@@ -309,7 +318,10 @@ impl Controller {
             if !watchers.members.insert(member.who) {
                 continue;
             }
-            let (shared, lease) = (self.shared.clone(), Duration::from_millis(map.lease.into()));
+            let lease = Duration::from_millis(map.lease.into());
+            // Where nobody takes the place of a server that hangs before long, its lease may be long, too.
+            let lease = if map.copies > 1 { lease } else { lease.max(HANG / 2) };
+            let shared = self.shared.clone();
             let thread = spawn("watcher", move || health::Watcher::new(member, lease).run(&shared))?;
             watchers.threads.push(thread);
         }
@@ -353,6 +365,10 @@ impl Controller {
             ControlRequest::Rebuild { rule, rate } => {
                 let change = MapChange::Rebuild { rule: *rule, rate: *rate };
                 self.shared.change_members(change, ControllerError::Refused).map(|_| None)
+            }
+            ControlRequest::Forward { forwarding } => {
+                let change = MapChange::Forward { forwarding: forwarding.clone() };
+                self.shared.change_members(change, ControllerError::CannotForward).map(|_| None)
             }
             ControlRequest::EndRebuild { number } => {
                 let change = MapChange::Rebuilt { number: *number, complete: false };
@@ -574,12 +590,27 @@ impl Shared {
         lock(&self.view).confirmed
     }
 
-    /// Has the voters confirm again and again that this controller leads, until it stops.
+    /// Has the voters confirm again and again that this controller leads, until it stops. Where no server needs a lease, it waits
+    /// for a map by which one does.
     fn keep_confirmed(&self) {
-        let mut next = Instant::now();
-        while self.wait(next, Epoch(u64::MAX)).is_some() {
+        let (mut next, mut known) = (Instant::now(), Epoch(u64::MAX));
+        let mut latest = (Epoch(0), Instant::now());
+        while let Some(map) = self.wait(next, known) {
             let begun = Instant::now();
-            next = begun + CONFIRM;
+            if !map.has_leases() {
+                (next, known) = (begun + REST, map.epoch);
+                continue;
+            }
+            if latest.0 != map.epoch {
+                latest = (map.epoch, begun);
+            }
+            // Leases that last long can wait for that, but for those of servers that have just become I/O nodes.
+            let is_calm = map.copies == 1 && begun.duration_since(latest.1) > CALM;
+            (next, known) = if is_calm {
+                (begun + 2 * health::INTERVAL, map.epoch)
+            } else {
+                (begun + CONFIRM, Epoch(u64::MAX))
+            };
             if self.asks.confirm(LOOK).is_ok() {
                 lock(&self.view).confirmed = Some(begun);
             }
@@ -638,7 +669,7 @@ impl Shared {
     }
 
     fn overview(&self) -> ControlReply {
-        let voters = self.asks.voters();
+        let voters = self.asks.relied_on();
         let view = lock(&self.view);
         let health = view
             .health

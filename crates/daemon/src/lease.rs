@@ -3,7 +3,8 @@
 //! Another server takes the place of one that does not answer the controller. The one that is replaced may not know
 //! that: it was stopped, or its link to the controller is cut, while programs of its own node still reach it. So it
 //! answers for what has copies only while it has a lease, which it gets from the controller again and again; and the
-//! controller replaces it only when the lease has run out. What has one copy needs no lease: nobody else has it.
+//! controller replaces it only when the lease has run out. What has one copy needs no lease: nobody else has it. An I/O node needs
+//! one in any case: any server can take its place ([`Lease::may_forward`]).
 //!
 //! The two clocks need not agree. The server says what its own clock shows when it answers a ping ([`Lease::clock`]),
 //! and the controller sends that back with a later ping ([`Lease::grant`]). From that moment of its own clock the server
@@ -25,6 +26,8 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 pub(crate) struct Lease {
     /// The end, by the clock of this node, nanoseconds; [`VersionPage::FOR_EVER`] if none is needed.
     until: AtomicU64,
+    /// The end of what was granted, whether it is needed for what this server has or not.
+    granted: AtomicU64,
     /// What the processes of this node believe without asking ends with the lease.
     page: OnceLock<Arc<VersionPage>>,
     /// They read copies directly only until then, too, and only while this server has everything of what it holds.
@@ -79,6 +82,7 @@ impl Lease {
         if grant.from <= Lease::clock() {
             let until = grant.from.saturating_add(u64::from(grant.millis) * 1_000_000);
             self.until.fetch_max(until, Ordering::AcqRel);
+            self.granted.fetch_max(until, Ordering::AcqRel);
             self.tell();
         }
     }
@@ -105,6 +109,11 @@ impl Lease {
             let shows = !self.is_behind.load(Ordering::SeqCst) && !self.is_suspect.load(Ordering::SeqCst);
             fences.show_copies_until(if until == VersionPage::FOR_EVER || !shows { 0 } else { until });
         }
+    }
+
+    /// Whether this server may issue anything to a backend as an I/O node.
+    pub(crate) fn may_forward(&self) -> bool {
+        !self.has_ended.load(Ordering::SeqCst) && monotonic() < self.granted.load(Ordering::Acquire)
     }
 
     /// Whether it has not run out.
@@ -148,6 +157,9 @@ mod tests {
         assert_eq!(seen(), (false, false), "it has stopped");
         let lease = Lease::default();
         lease.is_not_needed();
+        assert!(!lease.may_forward(), "nobody has granted anything");
+        lease.grant(Grant { from: Lease::clock(), millis: 60_000 });
+        assert!(lease.may_forward());
         assert_eq!((lease.is_valid(), lease.left()), (true, None));
     }
 }

@@ -20,12 +20,14 @@ use std::time::{Duration, Instant};
 
 /// Files at once, at most: a small one takes some round trips, in which its links would be idle.
 const AT_ONCE: usize = 32;
-/// Bytes of files that are at once on their way, at most: more would only make each of them take longer.
-const BYTES_AT_ONCE: u64 = 256 << 20;
-/// Of a large file, so much at once is on its way.
-const LARGE: u64 = 32 << 20;
-/// Time before it is looked again for files that could not be moved.
+/// Bytes of a file that go in one step, at most; and the part of what may be on its way at once.
+const LONGEST: u64 = 32 << 20;
+/// Of files whose stripes are longer, fewer blocks go at once than there are links.
+const LONGEST_STRIPE: u64 = 128 << 20;
+const PART: u64 = 4;
+/// Time before it is looked again for files that could not be moved: at first, and at most. It doubles while nothing moves.
 const RETRY: Duration = Duration::from_millis(200);
+const RETRY_LONGEST: Duration = Duration::from_secs(2);
 /// How long shards that move are waited for, at most, each time that all files are gone through.
 const SHARDS_FIRST: Duration = Duration::from_secs(2);
 /// Time between two looks whether they still do.
@@ -39,6 +41,38 @@ struct State {
     progress: Progress,
     /// No file was found by this map.
     done_by: Epoch,
+}
+
+/// What came of going through all files once.
+enum Passed {
+    /// Nothing is to be done.
+    Rests,
+    /// All that was found has moved. There may be more by now.
+    Moved,
+    /// Some could not be moved, or not yet; others may have been.
+    Failed { moved: bool },
+}
+
+/// How long the thread rests between two times that it goes through all files.
+#[derive(Debug, Default)]
+struct Pauses {
+    /// The last pause after which nothing had moved.
+    last: Duration,
+}
+
+impl Pauses {
+    /// The pause until it goes through them again. `is_news`: it went by a map that it had not seen before.
+    fn after(&mut self, passed: Passed, is_news: bool) -> Duration {
+        match passed {
+            Passed::Rests => REST,
+            Passed::Moved => Duration::ZERO,
+            Passed::Failed { moved } => {
+                let is_stuck = !moved && !is_news;
+                self.last = if is_stuck { (2 * self.last).clamp(RETRY, RETRY_LONGEST) } else { RETRY };
+                self.last
+            }
+        }
+    }
 }
 
 /// The thread that rebuilds.
@@ -61,13 +95,14 @@ impl Rebuilder {
         let state = Arc::<Mutex<State>>::default();
         let (links, told) = (links.clone(), state.clone());
         let work = move || {
-            let (mut known, mut rest) = (Epoch(0), Duration::ZERO);
+            let (mut known, mut rest, mut pauses) = (Epoch(0), Duration::ZERO, Pauses::default());
             while let Some(map) = links.wait_for_map(known, rest) {
-                known = map.epoch;
-                rest = match &map.rebuild {
+                let is_news = map.epoch > std::mem::replace(&mut known, map.epoch);
+                let passed = match &map.rebuild {
                     Some(rebuild) => pass(&links, (&meta, &restriping), &map, rebuild, &told),
-                    None => REST,
+                    None => Passed::Rests,
                 };
+                rest = pauses.after(passed, is_news);
             }
         };
         let thread = std::thread::Builder::new().name("rebuilder".into()).spawn(work)?;
@@ -93,14 +128,14 @@ impl Rebuilder {
     }
 }
 
-/// Goes through all files once. How long to rest then.
+/// Goes through all files once.
 fn pass<O: Outside>(
     links: &Links,
     (meta, restriping): (&MetaStore<O>, &Restriping),
     map: &Map,
     rebuild: &Rebuild,
     state: &Mutex<State>,
-) -> Duration {
+) -> Passed {
     if lock(state).progress.number != rebuild.number {
         *lock(state) = State {
             progress: Progress { number: rebuild.number, ..Progress::default() },
@@ -110,7 +145,7 @@ fn pass<O: Outside>(
     let (mut files, unsure) = meta.to_restripe(rebuild.rule);
     // The longest first, so that none of them is left alone in the end.
     files.sort_unstable_by_key(|file| std::cmp::Reverse(file.size));
-    {
+    let before = {
         let mut state = lock(state);
         let progress = &mut state.progress;
         progress.files_left = files.len() as u64 + unsure;
@@ -119,9 +154,10 @@ fn pass<O: Outside>(
         if files.is_empty() && unsure == 0 {
             progress.no_room = false;
             state.done_by = map.epoch;
-            return REST;
+            return Passed::Rests;
         }
-    }
+        (state.progress.files_done, state.progress.bytes_done)
+    };
     let is_still =
         || !links.is_closing() && links.map().rebuild.is_some_and(|now| now.number == rebuild.number);
     let begun = Instant::now();
@@ -129,8 +165,10 @@ fn pass<O: Outside>(
     let work = || {
         while let Some(file) = files.get(next.fetch_add(1, Ordering::Relaxed)) {
             let_shards_move_first(links, begun + SHARDS_FIRST, &is_still);
-            let pace = || restriping.pace();
-            let _room = room.take(file.size.min(longest(pace())), || bytes_at_once(pace()));
+            let step = || step_of(file, restriping.at_once(rebuild.rate));
+            // While one step is being decided, another one moves.
+            let at_once = || restriping.at_once(rebuild.rate).max(2 * step());
+            let _room = room.take(file.size.min(step()), at_once);
             if !is_still() {
                 return;
             }
@@ -147,7 +185,12 @@ fn pass<O: Outside>(
     if progress.failed == 0 {
         progress.no_room = false;
     }
-    if progress.failed + progress.held > 0 { RETRY } else { Duration::ZERO }
+    // Files that programs hold are looked at often: that is quick, and somebody may wait for them.
+    match progress.failed {
+        0 if progress.held == 0 => Passed::Moved,
+        0 => Passed::Failed { moved: true },
+        _ => Passed::Failed { moved: (progress.files_done, progress.bytes_done) != before },
+    }
 }
 
 /// Waits while shards move, for some time: links that are full of blocks would delay them, and with them everybody who
@@ -158,14 +201,11 @@ fn let_shards_move_first(links: &Links, until: Instant, is_still: &impl Fn() -> 
     }
 }
 
-/// How much of a file is on its way at once, at this pace (bytes per second; 0: any).
-fn longest(pace: u64) -> u64 {
-    if pace == 0 { LARGE } else { (pace / 4).clamp(1, LARGE) }
-}
-
-/// What may be on its way at this pace.
-fn bytes_at_once(pace: u64) -> u64 {
-    if pace == 0 { BYTES_AT_ONCE } else { pace.min(BYTES_AT_ONCE) }
+/// How much of a file goes in one step, where so many bytes may be on their way at once: whole stripes, because with less some
+/// links would carry nothing.
+fn step_of(file: &ToMove, at_once: u64) -> u64 {
+    let bytes = (at_once / PART).clamp(1, LONGEST);
+    if file.stripe <= LONGEST_STRIPE { bytes.next_multiple_of(file.stripe.max(1)) } else { bytes }
 }
 
 /// Has a file moved, step by step.
@@ -178,10 +218,12 @@ fn move_file<O: Outside>(
 ) {
     let note = |change: &dyn Fn(&mut Progress)| change(&mut lock(state).progress);
     while is_still() {
-        // Beside programs, in short steps: who writes a range waits while it is on its way.
-        let rate = [rebuild.rate, restriping.pace()].into_iter().filter(|rate| *rate > 0).min().unwrap_or(0);
-        match meta.restripe(file.ino, &Rebuild { rate, ..*rebuild }) {
-            Ok(Restriped::Moved(bytes)) => note(&|progress| progress.bytes_done += bytes),
+        let longest = step_of(file, restriping.at_once(rebuild.rate));
+        match meta.restripe(file.ino, (rebuild, longest)) {
+            Ok(Restriped::Moved(bytes)) => {
+                restriping.has_moved(bytes);
+                note(&|progress| progress.bytes_done += bytes);
+            }
             Ok(Restriped::Done) => {
                 return note(&|progress| {
                     progress.files_done += 1;
@@ -199,5 +241,35 @@ fn move_file<O: Outside>(
                 });
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bivouac_layout::Ino;
+
+    #[test]
+    fn what_does_not_move_is_tried_ever_more_rarely_until_something_does_or_the_map_is_another_one() {
+        let mut pauses = Pauses::default();
+        let stuck = |pauses: &mut Pauses| pauses.after(Passed::Failed { moved: false }, false).as_millis();
+        let all: Vec<u128> = (0..6).map(|_| stuck(&mut pauses)).collect();
+        assert_eq!(all, [200, 400, 800, 1600, 2000, 2000]);
+        assert_eq!(pauses.after(Passed::Failed { moved: true }, false), RETRY);
+        assert_eq!([stuck(&mut pauses), stuck(&mut pauses)], [400, 800]);
+        assert_eq!(pauses.after(Passed::Failed { moved: false }, true), RETRY);
+        assert_eq!(pauses.after(Passed::Moved, false), Duration::ZERO);
+        assert_eq!(pauses.after(Passed::Rests, false), REST);
+    }
+
+    #[test]
+    fn a_step_is_whole_stripes_unless_these_are_very_long() {
+        let file = |stripe| ToMove { ino: Ino(1), size: 1 << 30, stripe };
+        assert_eq!(step_of(&file(512 << 10), 8 << 20), 2 << 20);
+        assert_eq!(step_of(&file(3 << 20), 8 << 20), 3 << 20);
+        assert_eq!(step_of(&file(32 << 20), 8 << 20), 32 << 20);
+        assert_eq!(step_of(&file(1 << 30), 8 << 20), 2 << 20);
+        assert_eq!(step_of(&file(0), 0), 1);
+        assert_eq!(step_of(&file(4096), u64::MAX), LONGEST);
     }
 }

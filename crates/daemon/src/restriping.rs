@@ -16,6 +16,7 @@
 //! While a range is on its way, nobody changes it, and reads go on where it is. So what is taken is what there is, and can be
 //! taken in any order.
 
+mod driven;
 mod flights;
 mod rate;
 mod room;
@@ -23,27 +24,31 @@ mod taking;
 mod yielding;
 
 use crate::copies::Copies;
-use crate::daemon::Counters;
 use crate::links::Links;
+use crate::storage::Counters;
 use bivouac_data::{DataError, DataStore, StripeNote};
-use bivouac_layout::{Ino, Map, ServerId, restripe};
+use bivouac_layout::{Group, Ino, Map, ServerId, restripe};
 use bivouac_node::fences::{Against, Lasting};
 use bivouac_proto::data::{Access as Pass, DataRequest, Fallocate};
 use bivouac_proto::header::MAX_PAYLOAD;
 use bivouac_proto::restripe::{Restripe, RestripeReply, RestripeRequest, STRETCHES_MAX};
 use bivouac_proto::status::Failure;
 use bivouac_proto::{Errno, Refusal};
+use driven::Driven;
 pub(crate) use flights::Flight;
 use flights::{Flights, Kind};
 use rate::Rate;
 pub(crate) use room::Room;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use yielding::Yielding;
 
+/// Bytes of files that are on their way at once, at most; and as long as it is not known how fast they move.
+const AT_ONCE: u64 = 256 << 20;
+const UNKNOWN: u64 = 8 << 20;
 /// Locks by which requests of one file follow each other.
 const TURNS: usize = 64;
 /// How long requests are waited for that are under way: most take a moment, but one may wait for others in turn.
@@ -72,6 +77,8 @@ pub(crate) struct Restriping {
     out: Yielding,
     /// What comes, beside what they write.
     into: Yielding,
+    /// What moves of the files of which this server has the inodes, wherever it moves.
+    driven: Driven,
 }
 
 /// Takings that are under way, each with whether it is to end.
@@ -84,6 +91,47 @@ pub(crate) enum Access {
     Reads,
     /// It changes this range.
     Changes(Range<u64>),
+}
+
+/// Why this server has not done its part.
+enum Failed {
+    /// Its own storage has failed.
+    Storage(Errno),
+    /// Anything else.
+    Other(Failure),
+}
+
+impl From<DataError> for Failed {
+    fn from(error: DataError) -> Failed {
+        Failed::Storage(error.errno())
+    }
+}
+
+impl From<Failure> for Failed {
+    fn from(failure: Failure) -> Failed {
+        Failed::Other(failure)
+    }
+}
+
+impl From<Errno> for Failed {
+    fn from(errno: Errno) -> Failed {
+        Failed::Other(errno.into())
+    }
+}
+
+impl From<Refusal> for Failed {
+    fn from(refusal: Refusal) -> Failed {
+        Failed::Other(refusal.into())
+    }
+}
+
+impl From<Failed> for Failure {
+    fn from(failed: Failed) -> Failure {
+        match failed {
+            Failed::Storage(errno) => Failure::Errno(errno),
+            Failed::Other(failure) => failure,
+        }
+    }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -118,6 +166,7 @@ impl Restriping {
             coming: Room::default(),
             out: Yielding::new(Box::new(move || read.read.load(Ordering::Relaxed))),
             into: Yielding::new(Box::new(move || written.written.load(Ordering::Relaxed))),
+            driven: Driven::new(Instant::now()),
         };
         for (ino, striped) in restriping.store.stripes().all() {
             striped.fences.keys().for_each(|number| restriping.keep_writers_out(ino, *number));
@@ -125,10 +174,20 @@ impl Restriping {
         restriping
     }
 
-    /// Bytes per second that may go through this server now, beside what programs read and write; 0: any number.
-    pub(crate) fn pace(&self) -> u64 {
-        let paces = [self.out.limit(), self.into.limit()];
-        paces.into_iter().filter(|pace| *pace > 0).min().unwrap_or(0)
+    /// How many bytes of files may be on their way at once, where each server takes in `rate` bytes per second at most (0: any
+    /// number): what arrives within a moment, also if programs begin to use the links just then. They wait for it where they
+    /// want to write.
+    pub(crate) fn at_once(&self, rate: u64) -> u64 {
+        let limits = [rate, self.out.limit(), self.into.limit()];
+        let slowest = limits.into_iter().filter(|limit| *limit > 0).min();
+        // Of what a step goes over, about a half moves.
+        let carried = || self.out.moved_most().max(self.into.moved_most()) / 2;
+        slowest.unwrap_or_else(|| carried().max(self.driven.most()).max(UNKNOWN)).min(AT_ONCE)
+    }
+
+    /// A step of a file of which this server has the inode has moved so many bytes.
+    pub(crate) fn has_moved(&self, bytes: u64) {
+        self.driven.note(bytes, Instant::now());
     }
 
     /// A program's request for blocks begins, by this version of the file's layout. What it does, it does before it drops
@@ -192,8 +251,8 @@ impl Restriping {
                 return Err(Refusal::Busy.into());
             }
         }
-        match request {
-            RestripeRequest::Fence(step) => self.fence(step),
+        let done = match request {
+            RestripeRequest::Fence(step) => self.fence(&map, step),
             RestripeRequest::Take { step, length, rate } => self.take(&map, step, *length, *rate),
             RestripeRequest::Finish(step) => self.finish(&map, step),
             RestripeRequest::Undo(step) => self.undo(&map, step),
@@ -201,12 +260,40 @@ impl Restriping {
                 if stretches.len() > STRETCHES_MAX {
                     return Err(Errno::INVAL.into());
                 }
-                if matches!(group, bivouac_layout::Group::Blocks { copies: 2.., .. }) {
+                let has_copies = matches!(group, Group::Blocks { copies: 2.., .. });
+                if has_copies {
                     self.copies.serving(*group)?;
                 }
-                self.give(*ino, *number, stretches, out)
+                return self.give(*ino, *number, stretches, out).map_err(|failed| {
+                    if let (Failed::Storage(errno), true) = (&failed, has_copies) {
+                        // Another one is asked when the map says so.
+                        self.copies.fails_here(*group, *ino, *errno);
+                    }
+                    failed.into()
+                });
             }
+        };
+        match (done, request.step()) {
+            (Err(Failed::Storage(errno)), Some(step)) if self.is_excused(step, errno) => {
+                if matches!(request, RestripeRequest::Finish(_) | RestripeRequest::Undo(_)) {
+                    self.end(step);
+                }
+                Ok(RestripeReply::Excused)
+            }
+            (done, _) => done.map_err(Failure::from),
         }
+    }
+
+    /// The own storage has failed a part of a step. Whether others can go on without this server.
+    fn is_excused(&self, step: &Restripe, errno: Errno) -> bool {
+        let map = self.links.map();
+        if !errno.is_of_broken_storage() || step.new.copies(&map) == 1 {
+            return false;
+        }
+        let groups: BTreeSet<Group> =
+            [&step.old, &step.new].into_iter().flat_map(|layout| layout.groups(&map, u64::MAX)).collect();
+        let mine = groups.into_iter().filter(|group| map.holders(*group).all().contains(&self.me));
+        self.copies.could_not_take_part(step.ino, errno, mine.collect())
     }
 
     fn turn(&self, ino: Ino) -> MutexGuard<'_, ()> {
@@ -237,7 +324,7 @@ impl Restriping {
     }
 
     /// Keeps changes of a step's range out, and waits for those that are under way.
-    fn fence(&self, step: &Restripe) -> Result<RestripeReply, Failure> {
+    fn fence(&self, map: &Map, step: &Restripe) -> Result<RestripeReply, Failed> {
         let ino = step.ino;
         {
             let _turn = self.turn(ino);
@@ -245,15 +332,19 @@ impl Restriping {
                 return Err(Errno::AGAIN.into());
             }
             let note = StripeNote::Fenced { number: step.number, range: step.range() };
-            self.store.stripes().note(ino, &note).map_err(|error| error.errno())?;
+            self.store.stripes().note(ino, &note)?;
             self.keep_writers_out(ino, step.number);
         }
         if !self.flights.have_ended(ino, Kind::Change, PATIENCE) {
             return Err(Refusal::Busy.into());
         }
         // Nobody waits behind this fence: it only finds out that those who were inside have ended.
-        drop(self.store.keep_out(ino, OUTSIDE).map_err(|error| error.errno())?);
-        let length = self.store.extent(ino).map_err(|error| error.errno())?.length;
+        drop(self.store.keep_out(ino, OUTSIDE)?);
+        if self.links.map().members_since > map.epoch {
+            // The map may say since then that a copy has missed a change that was waited for. Who drives the step has to know.
+            return Err(Refusal::Busy.into());
+        }
+        let length = self.store.extent(ino)?.length;
         Ok(RestripeReply::Fenced { length })
     }
 
@@ -264,21 +355,20 @@ impl Restriping {
         number: u64,
         stretches: &[(u64, u32)],
         out: &mut Vec<u8>,
-    ) -> Result<RestripeReply, Failure> {
+    ) -> Result<RestripeReply, Failed> {
         let is_fenced = self.store.stripes().with(ino, |striped| striped.fences.contains_key(&number));
         if is_fenced != Some(true) {
             return Err(Errno::AGAIN.into());
         }
         self.out.wait(stretches.iter().map(|(_, len)| u64::from(*len)).sum());
-        let failed = |error: DataError| Failure::Errno(error.errno());
-        let extent = self.store.extent(ino).map_err(failed)?;
+        let extent = self.store.extent(ino)?;
         let mut holes = Vec::with_capacity(stretches.len());
         for (offset, len) in stretches {
             let end = offset.saturating_add(u64::from(*len));
             let data = match self.store.seek(ino, *offset, false) {
                 Ok(data) => data,
                 Err(error) if error.errno() == Errno::NXIO => u64::MAX,
-                Err(error) => return Err(failed(error)),
+                Err(error) => return Err(error.into()),
             };
             let begin = out.len();
             if data < end {
@@ -286,7 +376,7 @@ impl Restriping {
                     return Err(Errno::INVAL.into());
                 }
                 out.resize(begin + *len as usize, 0);
-                self.store.read(ino, *offset, &mut out[begin..]).map_err(failed)?;
+                self.store.read(ino, *offset, &mut out[begin..])?;
             }
             let is_hole = out[begin..].iter().all(|byte| *byte == 0);
             if is_hole {
@@ -298,29 +388,28 @@ impl Restriping {
     }
 
     /// A step is decided: who goes by an older layout is refused, and what has left is given up.
-    fn finish(&self, map: &Map, step: &Restripe) -> Result<RestripeReply, Failure> {
+    fn finish(&self, map: &Map, step: &Restripe) -> Result<RestripeReply, Failed> {
         let ino = step.ino;
         let _turn = self.turn(ino);
         if self.is_over(ino, step.number) {
             return Ok(RestripeReply::Done);
         }
-        let failed = |error: DataError| Failure::Errno(error.errno());
         let note = StripeNote::Finished { number: step.number, needed: step.new.version };
-        self.store.stripes().note(ino, &note).map_err(failed)?;
+        self.store.stripes().note(ino, &note)?;
         if !self.flights.have_ended(ino, Kind::Read, PATIENCE) {
             return Err(Refusal::Busy.into());
         }
-        self.store.stripes().sync().map_err(failed)?;
+        self.store.stripes().sync()?;
         // Copies of it may be compared at this moment.
         let _alone = match step.old.replicas {
             1 => None,
             _ => Some(self.copies.ranges().hold(ino, step.range())?),
         };
-        let fence = self.store.keep_out(ino, OUTSIDE).map_err(failed)?;
+        let fence = self.store.keep_out(ino, OUTSIDE)?;
         if let Some(fence) = &fence {
             fence.retire();
         }
-        let length = self.store.extent(ino).map_err(failed)?.length;
+        let length = self.store.extent(ino)?.length;
         let range = step.start..step.end.min(length);
         let left: Vec<_> = restripe::leaves(map, (&step.old, &step.new), range, self.me).collect();
         let holds = step.new.servers_to_clear(map, u64::MAX).contains(&self.me);
@@ -331,15 +420,14 @@ impl Restriping {
     }
 
     /// A step is not to be: what was taken for it is given up.
-    fn undo(&self, map: &Map, step: &Restripe) -> Result<RestripeReply, Failure> {
+    fn undo(&self, map: &Map, step: &Restripe) -> Result<RestripeReply, Failed> {
         let ino = step.ino;
         self.interrupt(step);
         let _turn = self.turn(ino);
         if self.is_over(ino, step.number) {
             return Ok(RestripeReply::Done);
         }
-        let failed = |error: DataError| Failure::Errno(error.errno());
-        let length = self.store.extent(ino).map_err(failed)?.length;
+        let length = self.store.extent(ino)?.length;
         let range = step.start..step.end.min(length);
         let taken = restripe::moves(map, (&step.old, &step.new), range, self.me);
         let taken: Vec<_> =
@@ -348,7 +436,7 @@ impl Restriping {
         if !(taken.is_empty() && holds) {
             self.give_up(step, &taken, (holds, step.old.end_on(map, self.me, length)))?;
         }
-        self.store.stripes().note(ino, &StripeNote::Undone { number: step.number }).map_err(failed)?;
+        self.store.stripes().note(ino, &StripeNote::Undone { number: step.number })?;
         self.end(step);
         Ok(RestripeReply::Done)
     }
@@ -360,11 +448,10 @@ impl Restriping {
         step: &Restripe,
         stretches: &[Range<u64>],
         (holds, end): (bool, u64),
-    ) -> Result<(), Failure> {
+    ) -> Result<(), Failed> {
         let ino = step.ino;
-        let failed = |error: DataError| Failure::Errno(error.errno());
         if !holds {
-            return self.copies.apply(ino, 0..u64::MAX, || self.store.drop_sub_file(ino)).map_err(failed);
+            return Ok(self.copies.apply(ino, 0..u64::MAX, || self.store.drop_sub_file(ino))?);
         }
         if stretches.is_empty() {
             return Ok(());
@@ -378,7 +465,7 @@ impl Restriping {
             }
             before.written.map_or(Ok(()), |written| self.store.set_written(ino, written.at))
         };
-        self.copies.apply(ino, 0..u64::MAX, free).map_err(failed)
+        Ok(self.copies.apply(ino, 0..u64::MAX, free)?)
     }
 }
 

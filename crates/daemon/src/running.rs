@@ -8,6 +8,7 @@ use crate::heritage;
 use crate::links::Links;
 use crate::lookout;
 use crate::run_dir::RunDir;
+use crate::storage::{Open, Storage};
 use crate::wards::View;
 use bivouac_data::{DataError, DataStore};
 use bivouac_layout::Map;
@@ -110,7 +111,7 @@ fn when_free<T, E>(open: impl Fn() -> Result<T, E>, is_in_use: impl Fn(&E) -> bo
 }
 
 /// Where in its first storage directory a server keeps the metadata.
-fn metadata_directory(storage: &Path) -> PathBuf {
+pub(crate) fn metadata_directory(storage: &Path) -> PathBuf {
     storage.join("meta")
 }
 
@@ -147,9 +148,9 @@ impl Running {
         if let Some(group) = &self.daemon.group {
             group.stop();
         }
-        if let (Some(server), Some(data)) = (&self.daemon.config.server, &self.daemon.links.data)
-            && self.daemon.links.map().is_departing(server.id)
-            && let Some(fences) = data.fences()
+        if let Some(storage) = &self.daemon.storage
+            && self.daemon.links.map().is_departing(storage.me)
+            && let Some(fences) = storage.fences()
         {
             // It may be for good: then nobody is to have anything of it, or to write what nobody will ever read. Programs ask
             // for descriptors again, and learn what has become of it.
@@ -160,27 +161,31 @@ impl Running {
         if let Some(lookout) = self.lookout {
             let _ = lookout.join();
         }
-        if let Some(store) = self.daemon.meta.get() {
-            store.stop_waiting();
+        if let Some(storage) = &self.daemon.storage {
+            if let Some(store) = storage.meta_store() {
+                store.stop_waiting();
+            }
+            storage.verifier.stop();
         }
-        self.daemon.verifier.stop();
         self.server.stop();
         // The transport's server has stopped, and with it all other owners of the daemon are gone.
         let Some(daemon) = Arc::into_inner(self.daemon) else {
             tracing::error!("requests are still under way: the storage is left as it is");
             return end;
         };
-        if let Some(rebuilder) = daemon.rebuilder.into_inner() {
+        let Daemon { config, links, services, storage, group, agent, .. } = daemon;
+        drop(services);
+        if let Some(Open { meta, follower, rebuilder }) =
+            storage.and_then(Arc::into_inner).and_then(Storage::into_open)
+        {
             rebuilder.join();
-        }
-        if let Some(follower) = daemon.follower.into_inner() {
             follower.join();
+            if let Some(store) = Arc::into_inner(meta) {
+                store.close();
+            }
         }
-        if let Some(store) = daemon.meta.into_inner().and_then(Arc::into_inner) {
-            store.close();
-        }
-        if !keep && let Some(server) = &daemon.config.server {
-            if let Some(data) = &daemon.links.data
+        if !keep && let Some(server) = &config.server {
+            if let Some(data) = &links.data
                 && let Err(error) = data.destroy()
             {
                 tracing::warn!(%error, "the storage was not removed completely");
@@ -189,10 +194,10 @@ impl Running {
                 remove(directory, server.created_storage);
             }
         }
-        if let Some(group) = daemon.group.filter(|_| !keep) {
+        if let Some(group) = group.filter(|_| !keep) {
             group.remove();
         }
-        if let Some(agent) = daemon.agent {
+        if let Some(agent) = agent {
             agent.stop(keep);
         }
         end

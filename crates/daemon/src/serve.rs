@@ -20,7 +20,7 @@ pub(crate) fn data(
     request: &DataRequest,
     payload: &[u8],
     inodes: impl FnOnce() -> u64,
-    reply: &mut Responder<'_>,
+    reply: &mut Responder,
     running: &mut Running<'_>,
 ) -> Served {
     let mut served = Served::default();
@@ -91,7 +91,7 @@ pub(crate) fn read(
     ino: Ino,
     offset: u64,
     len: u32,
-    reply: &mut Responder<'_>,
+    reply: &mut Responder,
 ) -> Result<u64, DataError> {
     let Some(sub_file) = store.read_file(ino)? else {
         reply.ok(&Reply::Data(DataReply::Read { length: 0 }));
@@ -257,6 +257,8 @@ fn about<'a>(request: &MetaRequest<'a>) -> About<'a> {
         | R::TestLock { ino, .. }
         | R::CancelLock { ino, .. }
         | R::Fetch { ino }
+        | R::Locate { ino }
+        | R::GiveLocks { ino, .. }
         | R::Sync { ino } => About::Inode(ino),
         R::ReadDir { dir, split: false, .. } => About::Inode(dir),
         R::ReadDir { .. }
@@ -264,8 +266,24 @@ fn about<'a>(request: &MetaRequest<'a>) -> About<'a> {
         | R::Report { .. }
         | R::Relock { .. }
         | R::Abandon { ino: None, .. }
+        | R::Entrust { .. }
         | R::Look { .. } => About::Server,
     }
+}
+
+/// The inodes that a request names.
+pub(crate) fn named(request: &MetaRequest<'_>) -> [Option<Ino>; 2] {
+    let first = match about(request) {
+        About::Entry(at) => Some(at.dir),
+        About::Inode(ino) => Some(ino),
+        About::Server => None,
+    };
+    let second = match *request {
+        MetaRequest::Rename { to, .. } => Some(to.dir),
+        MetaRequest::Link { ino, .. } => Some(ino),
+        _ => None,
+    };
+    [first, second]
 }
 
 /// Whether a request is about the shard in its header, and not about all of the server.
@@ -293,6 +311,8 @@ pub(crate) fn changes(request: &MetaRequest<'_>) -> bool {
             | R::ListXattr { .. }
             | R::TestLock { .. }
             | R::Fetch { .. }
+            | R::Locate { .. }
+            | R::Entrust { .. }
             | R::Sync { .. }
             | R::Look { .. }
     )

@@ -14,8 +14,9 @@
 //! The thread ends when nobody has asked how far it is for [`FORGOTTEN`], so that nothing goes on for a command that was
 //! killed. It reads so many bytes in a second as it was told; what it asks of other servers, these read at the same pace.
 
+use crate::around::Around;
 use crate::copies::{Checked, Copies};
-use crate::links::{Around, Links, all_of};
+use crate::links::{Links, all_of};
 use bivouac_data::DataStore;
 use bivouac_layout::placement::MAX_BLOCK;
 use bivouac_layout::{FileLayout, Group, Ino, Map, SHARDS, ServerId, ShardId};

@@ -25,7 +25,7 @@ struct Raw {
 impl Raw {
     fn to(cluster: &Cluster, server: ServerId) -> Raw {
         let credentials = Credentials { uid: rustix::process::geteuid().as_raw(), ..Credentials::default() };
-        Raw::with(cluster, server, Role::Client { credentials, node: NodeId::NONE })
+        Raw::with(cluster, server, Role::Client { credentials, node: NodeId::NONE, job: 0 })
     }
 
     fn with(cluster: &Cluster, server: ServerId, role: Role) -> Raw {

@@ -12,7 +12,7 @@ use bivouac_proto::data::{DataReply, DataRequest};
 use bivouac_proto::status::Failure;
 use bivouac_proto::{Errno, Header, Refusal, Reply, Request};
 use bivouac_testing::HANG;
-use bivouac_transport::{Endpoint, Parting, PeerInfo, Responder, Server, ServerOptions, Service};
+use bivouac_transport::{Call, Endpoint, Parting, PeerInfo, Server, ServerOptions, Service};
 use common::{Cluster, cluster_with};
 use std::collections::VecDeque;
 use std::io::{IoSlice, IoSliceMut};
@@ -58,18 +58,12 @@ impl Service for Scripted {
     }
 
     fn accept(&self, hello: &Hello, _: PeerInfo) -> Option<(bool, Welcome)> {
-        let welcome = Welcome { epoch: self.versions().0, namespace: 0 };
+        let welcome = Welcome { epoch: self.versions().0, namespace: 0, process: 0 };
         Some((matches!(hello.role, Role::Client { .. }), welcome))
     }
 
-    fn serve(
-        &self,
-        is_client: &mut bool,
-        header: &Header,
-        body: &[u8],
-        payload: &mut [u8],
-        reply: &mut Responder<'_>,
-    ) {
+    fn serve(&self, is_client: &mut bool, call: &mut Call) {
+        let (header, body, payload, reply) = call.parts();
         match bivouac_proto::decode(body) {
             Ok(Request::Control(ControlRequest::Ping { .. })) => {
                 reply.ok(&Reply::Control(ControlReply::Pong {

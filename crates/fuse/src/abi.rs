@@ -73,6 +73,7 @@ pub(crate) mod init {
     pub(crate) const AUTO_INVAL_DATA: u64 = 1 << 12;
     pub(crate) const ASYNC_DIO: u64 = 1 << 15;
     pub(crate) const PARALLEL_DIROPS: u64 = 1 << 18;
+    pub(crate) const POSIX_ACL: u64 = 1 << 20;
     pub(crate) const MAX_PAGES: u64 = 1 << 22;
     pub(crate) const HANDLE_KILLPRIV_V2: u64 = 1 << 28;
     pub(crate) const EXT: u64 = 1 << 30;

@@ -36,7 +36,7 @@ pub(crate) fn put_attr(face: &Face, reply: &mut Reply, attr: &Attr) {
         .u32(attr.kind.mode_bits() | u32::from(attr.mode))
         .u32(attr.nlink)
         .u32(attr.uid)
-        .u32(attr.gid)
+        .u32(face.groups.shown(attr.gid))
         .u32(attr.device())
         .u32(BLOCK_SIZE)
         .u32(0);
@@ -93,7 +93,13 @@ impl Call<'_> {
         note_privilege(self.face, &attr);
         let mut reply = Reply::new();
         reply.zeros(32);
-        reply.u32(STATX_MASK).u32(BLOCK_SIZE).u64(0).u32(attr.nlink).u32(attr.uid).u32(attr.gid);
+        reply
+            .u32(STATX_MASK)
+            .u32(BLOCK_SIZE)
+            .u64(0)
+            .u32(attr.nlink)
+            .u32(attr.uid)
+            .u32(self.face.groups.shown(attr.gid));
         reply.u16(attr.kind.mode_bits() as u16 | attr.mode).u16(0);
         reply.u64(attr.ino.0).u64(attr.st_size()).u64(attr.st_blocks()).u64(0);
         for time in [attr.atime, attr.btime, attr.ctime, attr.mtime] {
@@ -208,7 +214,7 @@ impl Call<'_> {
     }
 
     pub(crate) fn statfs(&mut self) -> Result<Answer, Errno> {
-        let found = self.face.client.statfs()?;
+        let found = self.face.client.statfs_of(self.ino())?;
         let free = found.available / STATFS_UNIT;
         let mut reply = Reply::new();
         reply.u64(found.total / STATFS_UNIT).u64(free).u64(free);

@@ -22,7 +22,7 @@ use std::process::{Command, Stdio};
 const DEVICE: &str = "/dev/fuse";
 /// `FUSE_DEV_IOC_CLONE`: _IOR(229, 0, u32).
 const CLONE: rustix::ioctl::Opcode = rustix::ioctl::opcode::read::<u32>(229, 0);
-/// The kind of file system that mount tables show; what is mounted is the deployment's name.
+/// The kind of file system that mount tables show.
 const KIND: &str = "fuse.bivouac";
 /// The program that mounts for those who may not.
 const HELPER: &str = "fusermount3";
@@ -41,11 +41,11 @@ pub enum Mounted {
 }
 
 impl Device {
-    /// Mounts a deployment at `path` (a directory) for `threads` threads. In a mount of root's, or in a user
+    /// Mounts at `path` (a directory) for `threads` threads what mount tables show as `source`. In a mount of root's, or in a user
     /// namespace of the process's own, other users have access, subject to permissions. `read_only`: nothing
     /// can be changed through it.
     pub fn mount(
-        deployment: &str,
+        source: &str,
         path: &Path,
         threads: usize,
         read_only: bool,
@@ -60,9 +60,9 @@ impl Device {
         let data = std::ffi::CString::new(data).unwrap_or_default();
         let mut flags = MountFlags::NOSUID | MountFlags::NODEV;
         flags.set(MountFlags::RDONLY, read_only);
-        let (device, mounted) = match rustix::mount::mount(deployment, path, KIND, flags, &*data) {
+        let (device, mounted) = match rustix::mount::mount(source, path, KIND, flags, &*data) {
             Ok(()) => (device, Mounted::Directly),
-            Err(Errno::PERM) => (ask_helper(deployment, path, read_only)?, Mounted::ByHelper),
+            Err(Errno::PERM) => (ask_helper(source, path, read_only)?, Mounted::ByHelper),
             Err(cause) => return Err(FuseError::Mount { path: path.to_owned(), cause }),
         };
         let mut all = Vec::with_capacity(threads.max(1));
@@ -163,7 +163,7 @@ fn helper_said(path: &Path, text: &[u8]) -> FuseError {
 
 /// Has fusermount3 mount, and gets the descriptor from it through a socket whose number stands in its
 /// environment.
-fn ask_helper(deployment: &str, path: &Path, read_only: bool) -> Result<OwnedFd, FuseError> {
+fn ask_helper(source: &str, path: &Path, read_only: bool) -> Result<OwnedFd, FuseError> {
     let (ours, theirs) =
         rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
             .map_err(FuseError::system("make a pair of sockets"))?;
@@ -172,7 +172,7 @@ fn ask_helper(deployment: &str, path: &Path, read_only: bool) -> Result<OwnedFd,
     let access = if read_only { "ro" } else { "rw" };
     command
         .arg("-o")
-        .arg(format!("{access},default_permissions,nosuid,nodev,fsname={deployment},subtype=bivouac"))
+        .arg(format!("{access},default_permissions,nosuid,nodev,fsname={source},subtype=bivouac"))
         .arg("--")
         .arg(path)
         .env("_FUSE_COMMFD", number.to_string())

@@ -3,11 +3,13 @@
 use crate::abi::{Asked, Fields, Reply, Short, init, op};
 use crate::dirs::OpenDirectory;
 use crate::files::OpenFile;
+use crate::groups::Groups;
 use crate::lockers::Lockers;
 use crate::locks::Interruptions;
 use crate::passthrough::Passthrough;
-use crate::session::Channel;
+use crate::session::{Channel, Terms};
 use crate::shortcuts::Shortcuts;
+use crate::tree::Tree;
 use crate::writers::Writers;
 use bivouac_client::Client;
 use bivouac_layout::Ino;
@@ -21,10 +23,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 /// A served mount.
 pub(crate) struct Face {
     pub(crate) client: &'static Client,
+    /// What is mounted.
+    pub(crate) tree: Tree,
     /// Files can be read past the page cache and still be mapped.
     pub(crate) direct: bool,
+    /// The kernel looks at access control lists.
+    pub(crate) lists: bool,
     /// The user and group for which the servers make this process's files.
     pub(crate) user: (u32, u32),
+    pub(crate) groups: Groups,
     pub(crate) files: Handles<OpenFile>,
     pub(crate) directories: Handles<OpenDirectory>,
     pub(crate) lockers: Lockers,
@@ -66,12 +73,15 @@ impl From<Short> for Errno {
 
 impl Face {
     /// `capabilities`: what the kernel agreed to; `device`: a way to it.
-    pub(crate) fn new(client: &'static Client, capabilities: u64, device: Channel) -> Face {
+    pub(crate) fn new(client: &'static Client, terms: Terms, capabilities: u64, device: Channel) -> Face {
         let direct = capabilities & init::DIRECT_IO_ALLOW_MMAP != 0;
         Face {
             client,
+            tree: terms.tree,
             direct,
+            lists: capabilities & init::POSIX_ACL != 0,
             user: client.user(),
+            groups: Groups::new(client, terms.alone),
             files: Handles::default(),
             directories: Handles::default(),
             lockers: Lockers::default(),
@@ -179,12 +189,14 @@ impl Call<'_> {
 
     /// The inode that the request is about.
     pub(crate) fn ino(&self) -> Ino {
-        // The kernel's number for the root is the deployment's.
-        Ino(self.asked.node)
+        self.face.tree.inode(self.asked.node)
+    }
+
+    /// The next field, which names another inode.
+    pub(crate) fn other_ino(&mut self) -> Result<Ino, Errno> {
+        Ok(self.face.tree.inode(self.fields.u64()?))
     }
 }
-
-const _: () = assert!(Ino::ROOT.0 == crate::abi::ROOT);
 
 /// Locks a mutex whose holders do not panic in between changes that belong together.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

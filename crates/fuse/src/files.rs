@@ -8,7 +8,6 @@ use crate::face::{Answer, Call};
 use crate::pages::{Pages, Source};
 use crate::passthrough::Opened;
 use bivouac_client::{Handle, OpenedFile};
-use bivouac_layout::Ino;
 use bivouac_proto::Errno;
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
@@ -255,7 +254,7 @@ impl Call<'_> {
 
     pub(crate) fn copy_file_range(&mut self) -> Result<Answer, Errno> {
         let (fh_in, mut from) = (self.fields.u64()?, self.fields.u64()?);
-        let (_to_ino, fh_out, mut to) = (Ino(self.fields.u64()?), self.fields.u64()?, self.fields.u64()?);
+        let (_to_ino, fh_out, mut to) = (self.other_ino()?, self.fields.u64()?, self.fields.u64()?);
         let length = self.fields.u64()?.min(LARGEST_COPY);
         let (source, target) = (self.file(fh_in)?, self.file(fh_out)?);
         if self.face.shortcuts.is_detoured(target.handle.ino()) {

@@ -1,9 +1,10 @@
 //! The kernel mount: a FUSE server over the client core.
 //!
 //! The kernel turns what any program does below the mount point into requests on inode numbers, and this
-//! crate answers them. The numbers are the deployment's own 64-bit inode numbers, which are never reused and
-//! which every server understands. So the mount remembers nothing between a lookup and the use of its result:
-//! it has no table of inodes, and `FORGET` needs no work.
+//! crate answers them. The numbers are the client core's own 64-bit inode numbers: those of the deployment,
+//! which are never reused and which every server understands, or those of the directory that is forwarded, which
+//! every I/O node understands. So the mount remembers nothing between a lookup and the use of its result: it has
+//! no table of inodes, and `FORGET` needs no work.
 //!
 //! **No stale data.** The kernel uses names and attributes only for the call that asked for them (both
 //! time-outs are zero). File data goes past the kernel's page cache (`FOPEN_DIRECT_IO`), which only mappings
@@ -23,6 +24,7 @@
 //! being served; an interruption ends the wait.
 //!
 //! - [`abi`]: the kernel's messages. [`device`]: `/dev/fuse`, mounting, unmounting.
+//! - [`tree`]: which of the two is mounted. [`groups`]: whose the kernel is told that files are.
 //! - [`session`]: the conversation: beginning, threads, end. [`awake`]: waiting for the next request.
 //! - [`shortcuts`]: files whose data goes past the mount. [`passthrough`]: files that the kernel reads and
 //!   writes itself.
@@ -40,6 +42,7 @@ mod dirs;
 pub mod error;
 mod face;
 mod files;
+mod groups;
 mod lockers;
 mod locks;
 mod names;
@@ -47,9 +50,11 @@ mod pages;
 mod passthrough;
 mod session;
 mod shortcuts;
+mod tree;
 mod writers;
 mod xattrs;
 
 pub use device::{Device, Mounted, take_away, take_away_dead, unmount};
 pub use error::FuseError;
-pub use session::serve;
+pub use session::{Terms, serve};
+pub use tree::Tree;

@@ -3,7 +3,6 @@
 use crate::abi::Reply;
 use crate::attrs::put_attr;
 use crate::face::{Answer, Call};
-use bivouac_layout::Ino;
 use bivouac_proto::Errno;
 use bivouac_proto::attr::{Attr, FileKind};
 use bivouac_proto::meta::SetAttr;
@@ -18,7 +17,7 @@ impl Call<'_> {
     pub(crate) fn entry(&self, attr: &Attr) -> Reply {
         let mut reply = Reply::new();
         // Number, generation (numbers are not reused), and time-outs, all zero.
-        reply.u64(attr.ino.0).u64(0).zeros(24);
+        reply.u64(self.face.tree.node(attr.ino)).u64(0).zeros(24);
         put_attr(self.face, &mut reply, attr);
         reply
     }
@@ -72,7 +71,7 @@ impl Call<'_> {
     }
 
     pub(crate) fn link(&mut self) -> Result<Answer, Errno> {
-        let ino = Ino(self.fields.u64()?);
+        let ino = self.other_ino()?;
         let name = self.fields.name()?;
         let attr = self.face.client.link_name(ino, self.ino(), name)?;
         Ok(Answer::Told(self.entry(&attr)))
@@ -103,14 +102,14 @@ impl Call<'_> {
         let count = self.fields.u32().unwrap_or(0);
         let _ = self.fields.skip(4);
         for _ in 0..count {
-            let (Ok(node), Ok(_)) = (self.fields.u64(), self.fields.u64()) else { break };
-            self.face.removed.forget(Ino(node));
+            let (Ok(ino), Ok(_)) = (self.other_ino(), self.fields.u64()) else { break };
+            self.face.removed.forget(ino);
         }
         Ok(Answer::None)
     }
 
     pub(crate) fn rename(&mut self, with_flags: bool) -> Result<Answer, Errno> {
-        let to = Ino(self.fields.u64()?);
+        let to = self.other_ino()?;
         let mut flags = 0;
         if with_flags {
             flags = self.fields.u32()?;

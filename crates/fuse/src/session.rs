@@ -8,6 +8,7 @@ use crate::awake::{Post, Watcher};
 use crate::device::Device;
 use crate::error::FuseError;
 use crate::face::Face;
+use crate::tree::Tree;
 use bivouac_client::Client;
 use bivouac_proto::Errno;
 use rustix::event::{PollFd, PollFlags};
@@ -23,13 +24,33 @@ const PAGE: usize = 4096;
 const BACKGROUND: u16 = 64;
 const CONGESTED: u16 = 48;
 
-/// Serves a mount until it is gone. Each descriptor of the device gets a thread. With `passthrough` the
-/// kernel reads and writes files itself where it can.
-pub fn serve(client: &'static Client, device: Device, passthrough: bool) -> Result<(), FuseError> {
+/// How a mount is served.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Terms {
+    /// What it shows.
+    pub tree: Tree,
+    /// It lies in a user namespace that has one user and one group.
+    pub alone: bool,
+    /// The kernel reads and writes files itself where it can.
+    pub passthrough: bool,
+}
+
+impl Terms {
+    /// What the kernel is to do in this mount if it can, and need not in others.
+    fn wanted(self) -> u64 {
+        let passthrough = if self.passthrough && self.tree.is_local() { init::PASSTHROUGH } else { 0 };
+        // Users whom a user namespace does not have could not be told of.
+        let lists = if self.tree.has_access_lists() && !self.alone { init::POSIX_ACL } else { 0 };
+        passthrough | lists
+    }
+}
+
+/// Serves a mount until it is gone. Each descriptor of the device gets a thread.
+pub fn serve(client: &'static Client, terms: Terms, device: Device) -> Result<(), FuseError> {
     let channels: Vec<Channel> = device.into_descriptors().into_iter().map(Channel::new).collect();
     let Some(first) = channels.first() else { return Ok(()) };
-    let Some(capabilities) = greet(first, passthrough)? else { return Ok(()) };
-    let face = Arc::new(Face::new(client, capabilities, first.clone()));
+    let Some(capabilities) = greet(first, terms.wanted())? else { return Ok(()) };
+    let face = Arc::new(Face::new(client, terms, capabilities, first.clone()));
     let post = Post::default();
     std::thread::scope(|scope| {
         let mut threads = Vec::new();
@@ -125,7 +146,7 @@ fn run(face: &Arc<Face>, channel: &Channel, post: &Post) -> Result<(), FuseError
 }
 
 /// The beginning: what both sides can do, or `None` if the mount is gone already.
-fn greet(channel: &Channel, passthrough: bool) -> Result<Option<u64>, FuseError> {
+fn greet(channel: &Channel, wanted: u64) -> Result<Option<u64>, FuseError> {
     let mut buffer = vec![0; LARGEST + PAGE];
     loop {
         let Some(length) = channel.receive(&mut buffer)? else { return Ok(None) };
@@ -134,7 +155,7 @@ fn greet(channel: &Channel, passthrough: bool) -> Result<Option<u64>, FuseError>
             channel.answer(asked.unique, Err(Errno::IO));
             continue;
         }
-        match agree(fields, passthrough) {
+        match agree(fields, wanted) {
             Ok((reply, capabilities)) => {
                 channel.answer(asked.unique, Ok(&reply.0));
                 if let Some(capabilities) = capabilities {
@@ -149,8 +170,8 @@ fn greet(channel: &Channel, passthrough: bool) -> Result<Option<u64>, FuseError>
     }
 }
 
-/// The answer to INIT; no capabilities if the kernel is to ask again with an older major version.
-fn agree(mut fields: Fields<'_>, passthrough: bool) -> Result<(Reply, Option<u64>), FuseError> {
+/// The answer to INIT, where some capabilities are wanted besides those of every mount; none if the kernel is to ask again with an older major version.
+fn agree(mut fields: Fields<'_>, besides: u64) -> Result<(Reply, Option<u64>), FuseError> {
     let strange = |Short| FuseError::Version { major: 0, minor: 0 };
     let (major, minor) = (fields.u32().map_err(strange)?, fields.u32().map_err(strange)?);
     let mut reply = Reply::new();
@@ -180,7 +201,7 @@ fn agree(mut fields: Fields<'_>, passthrough: bool) -> Result<(Reply, Option<u64
         | init::HANDLE_KILLPRIV_V2
         | init::DIRECT_IO_ALLOW_MMAP
         | init::EXT
-        | if passthrough { init::PASSTHROUGH } else { 0 };
+        | besides;
     let agreed = offered & wanted;
     reply
         .u32(readahead.min(LARGEST as u32))
@@ -212,23 +233,23 @@ mod tests {
     #[test]
     fn only_offered_capabilities_are_agreed_on() {
         let offered = init::EXT | init::MAX_PAGES | init::DIRECT_IO_ALLOW_MMAP | 1 << 16;
-        let (reply, agreed) = agree(Fields(&asked(7, 45, offered)), true).unwrap();
+        let (reply, agreed) = agree(Fields(&asked(7, 45, offered)), init::POSIX_ACL).unwrap();
         assert_eq!(agreed, Some(init::EXT | init::MAX_PAGES | init::DIRECT_IO_ALLOW_MMAP));
         assert_eq!(reply.0.len(), 64);
     }
 
     #[test]
     fn upper_capabilities_count_only_where_the_kernel_says_that_it_has_them() {
-        let (_, agreed) = agree(Fields(&asked(7, 31, init::DIRECT_IO_ALLOW_MMAP)), true).unwrap();
+        let (_, agreed) = agree(Fields(&asked(7, 31, init::DIRECT_IO_ALLOW_MMAP)), 0).unwrap();
         assert_eq!(agreed, Some(0));
     }
 
     #[test]
     fn passthrough_is_agreed_on_only_where_it_is_wanted_and_says_how_deep_files_lie() {
         let asked = asked(7, 45, init::EXT | init::PASSTHROUGH);
-        for (wanted, depth) in [(true, 1), (false, 0)] {
+        for (wanted, depth) in [(init::PASSTHROUGH, 1), (0, 0)] {
             let (reply, agreed) = agree(Fields(&asked), wanted).unwrap();
-            assert_eq!(agreed.is_some_and(|agreed| agreed & init::PASSTHROUGH != 0), wanted);
+            assert_eq!(agreed.map(|agreed| agreed & init::PASSTHROUGH), Some(wanted));
             let mut fields = Fields(&reply.0);
             fields.skip(36).unwrap();
             assert_eq!((fields.u32(), reply.0.len()), (Ok(depth), 64));
@@ -237,10 +258,10 @@ mod tests {
 
     #[test]
     fn another_major_version_is_asked_to_come_down_and_old_kernels_are_refused() {
-        let (reply, agreed) = agree(Fields(&asked(8, 0, 0)), true).unwrap();
+        let (reply, agreed) = agree(Fields(&asked(8, 0, 0)), 0).unwrap();
         assert_eq!((reply.0.len(), agreed), (8, None));
         assert!(matches!(
-            agree(Fields(&asked(7, 27, 0)), true),
+            agree(Fields(&asked(7, 27, 0)), 0),
             Err(FuseError::Version { major: 7, minor: 27 })
         ));
     }

@@ -1,6 +1,7 @@
 //! The changes that a map can undergo. Applying one is a pure function, so that everybody who applies the same
 //! changes in the same order has the same map.
 
+use crate::forwarding::Forwarding;
 use crate::giving_up::Without;
 use crate::groups::Group;
 use crate::growing::Growth;
@@ -109,6 +110,11 @@ pub enum MapChange {
         /// Which.
         servers: Vec<ServerId>,
     },
+    /// Another directory of the backend is forwarded, by others, or otherwise; or none any more.
+    Forward {
+        /// What is forwarded from now on.
+        forwarding: Option<Forwarding>,
+    },
     /// The agent of a node has ended whose servers have left before: the node is one of the deployment no more.
     Leave {
         /// Which.
@@ -136,6 +142,7 @@ impl MapChange {
                 }
                 if *state == ServerState::Down {
                     next.fall_behind(*server);
+                    next.relieve_io_node(*server);
                 }
                 if *state == ServerState::Up && next.is_given_up(*server) {
                     next.take_back(*server);
@@ -193,6 +200,10 @@ impl MapChange {
             MapChange::Leave { node, idle } => {
                 next = Map { epoch: next.epoch, ..map.without_vacated(*node, *idle)? };
             }
+            MapChange::Forward { forwarding } => {
+                let before = map.forwarding.as_ref();
+                next.forwarding = forwarding.clone().map(|forwarding| forwarding.after(before));
+            }
             MapChange::MoveShards { moves } => next = next.with_moves(moves)?,
             MapChange::Node { node, away } => {
                 map.node(*node)?;
@@ -226,6 +237,7 @@ impl MapChange {
         if !matches!(self, MapChange::Replace(_)) {
             next.note_vacated(map);
         }
+        next.replace_io_nodes();
         next.welcome();
         next.leave_behind_who_is_away();
         next.balancing &= !next.is_balanced();

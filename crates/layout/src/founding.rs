@@ -1,6 +1,7 @@
 //! What a deployment begins with, and the first map, which follows from it.
 
 use crate::balance;
+use crate::forwarding::Forwarding;
 use crate::groups::{Holders, REPLICAS_MAX};
 use crate::ids::{Epoch, SHARDS, ServerId, ShardId};
 use crate::map::{Generation, Map, Node, Server};
@@ -38,6 +39,8 @@ pub struct Founding {
     pub heal_rate: u64,
     /// How long a server may answer for what has copies after it has answered the controller, milliseconds.
     pub lease: u32,
+    /// The directory of the backend that is forwarded.
+    pub forwarding: Option<Forwarding>,
     /// Its machines, in any order.
     pub nodes: Vec<Node>,
     /// Its servers, in any order.
@@ -59,6 +62,7 @@ impl Founding {
             heal_after: 0,
             heal_rate: 0,
             lease: LEASE,
+            forwarding: None,
             nodes,
             servers,
         }
@@ -113,6 +117,7 @@ impl Founding {
             emptied: Vec::new(),
             members_since: Epoch(1),
             shards_since: Vec::new(),
+            forwarding: self.forwarding,
         };
         let primaries = balance::deal(&[], &servers);
         let copies = (0..SHARDS).map(ShardId).zip(primaries);
@@ -161,6 +166,7 @@ impl Map {
             emptied: Vec::new(),
             members_since: Epoch(0),
             shards_since: Vec::new(),
+            forwarding: None,
         }
     }
 }

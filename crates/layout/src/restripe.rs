@@ -13,6 +13,7 @@
 //! How many bytes have to move follows from two layouts ([`moves`]): those of the blocks that get a server which did not have
 //! them before.
 
+use crate::groups::Group;
 use crate::hash::{self, Use};
 use crate::ids::{GenerationId, Ino, ServerId};
 use crate::map::{Map, NO_SERVER};
@@ -93,6 +94,17 @@ impl FileLayout {
         let longest = longest.max(1).div_ceil(block).saturating_mul(block);
         let stop = start.saturating_add(longest);
         Some((start..if stop >= limit || stop >= end { limit } else { stop }, rule))
+    }
+
+    /// The longest of the file's stripes, also of that which it is about to get, bytes: so many bytes in a row are on all of
+    /// its servers.
+    pub fn longest_stripe(&self, map: &Map) -> u64 {
+        let generations = self.ranges.iter().map(|range| range.generation).chain([map.newest_generation()]);
+        let servers =
+            generations.filter_map(|id| map.generation(id)).map(|generation| generation.servers.len());
+        let most = servers.max().unwrap_or(1).max(1) as u64;
+        let width = if self.width == 0 { most } else { most.min(self.width.into()) };
+        width.saturating_mul(self.block_size.into())
     }
 
     fn range_end(&self, at: usize) -> u64 {
@@ -200,6 +212,25 @@ pub fn leaves<'a>(
         .map(|to| to.offset..to.offset + to.len)
 }
 
+/// Copies of a range that are to stay where they are, and of which the map says that they have not everything, but only for
+/// their groups by the old layout: each with its group by the new one, by which it would be relied on. (Mostly a server
+/// is behind in all of its groups. Where its storage has failed once, it is behind in those that were written then.)
+pub fn outdated<'a>(
+    map: &'a Map,
+    (old, new): (&'a FileLayout, &'a FileLayout),
+    range: Range<u64>,
+) -> impl Iterator<Item = (Group, ServerId)> + 'a {
+    let any = map.behind.iter().any(|lag| matches!(lag.group, Group::Blocks { .. }));
+    let pieces = new.pieces(map, if any { range } else { 0..0 });
+    pieces.flat_map(move |to| {
+        let from = old.pieces(map, to.offset..to.offset + to.len);
+        let behind = from.flat_map(|from| map.holders(from.group).behind());
+        behind
+            .filter(move |holder| map.holders(to.group).in_step().any(|other| other == *holder))
+            .map(move |holder| (to.group, holder))
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -232,6 +263,19 @@ mod tests {
             steps.push(next);
         }
         steps
+    }
+
+    #[test]
+    fn the_longest_stripe_is_that_of_the_larger_generation_unless_the_file_is_narrower() {
+        let map = map(4, &[&[0, 1], &[0, 1, 2, 3]]);
+        let stripes = [0, 3, 9].map(|width| layout(5, width).longest_stripe(&map));
+        assert_eq!(stripes, [4 * 4096, 3 * 4096, 4 * 4096]);
+        let shrunk = FileLayout::spread(Ino(5), BLOCK, GenerationId(1));
+        assert_eq!(shrunk.longest_stripe(&map), 4 * 4096);
+    }
+
+    fn group_in(map: &Map, layout: &FileLayout, block: u64) -> Group {
+        layout.piece_at(map, block * u64::from(BLOCK), u64::MAX).expect("a piece").group
     }
 
     #[test]
@@ -305,6 +349,7 @@ mod tests {
             size in 0u64..200,
             placed: bool,
             direct: bool,
+            suspect in 0u64..1000,
         ) {
             let mut map = replicated(6, copies, &[&[0, 1, 2, 3], &[4, 1, 5, 3], &[1, 3, 4, 5]]);
             map.successors = vec![(GenerationId(0), GenerationId(1))];
@@ -313,10 +358,7 @@ mod tests {
             let end = size * u64::from(BLOCK);
             let steps = all_steps(&map, rule, ino, &file, end, longest * u64::from(BLOCK));
             let last = steps.last().expect("steps");
-            let group = |layout: &FileLayout, block: u64| {
-                let offset = block * u64::from(BLOCK);
-                layout.piece_at(&map, offset, u64::MAX).expect("a piece").group
-            };
+            let group = |layout: &FileLayout, block: u64| group_in(&map, layout, block);
             let mut moved = 0;
             for (before, after) in steps.iter().zip(&steps[1..]) {
                 for block in 0..size + 20 {
@@ -339,6 +381,19 @@ mod tests {
                     prop_assert_eq!(gets, has(new) && !has(old));
                     prop_assert_eq!(gives, has(old) && !has(new));
                 }
+            }
+            // A server that was distrusted in one group is not relied on for what was in that.
+            if copies > 1 && size > 0 {
+                let (doubted, all) = (group(&file, suspect % size), 0..size * u64::from(BLOCK));
+                prop_assert_eq!(outdated(&map, (&file, last), all.clone()).count(), 0);
+                let holder = map.holders(doubted).all()[suspect as usize % copies as usize];
+                map.distrust(&[(doubted, holder)]);
+                let found: Vec<_> = outdated(&map, (&file, last), all).collect();
+                let stays = |block: &u64| {
+                    let (was, is) = (group_in(&map, &file, *block), group_in(&map, last, *block));
+                    (was == doubted && is != doubted && map.holders(is).all().contains(&holder)).then_some((is, holder))
+                };
+                prop_assert_eq!(found, (0..size).filter_map(|block| stays(&block)).collect::<Vec<_>>());
             }
         }
     }

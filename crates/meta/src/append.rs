@@ -4,7 +4,8 @@
 //! Where an append to blocks goes, and for which request, is [logged](Placed) before anything is written. So the
 //! repetition of a request whose server died in between lands at the same place, also at the shard's next primary.
 //! Until the repetition comes, or for [`LATE`], nobody else appends: what was written of the append might be a part of
-//! it. If it does not come, its program is dead, and the next append goes behind whatever there is.
+//! it. If it does not come, its program is dead, or was told EIO and goes on (which a later request of its slot shows), and
+//! the next append goes behind whatever there is.
 
 use crate::access::mode_after_write;
 use crate::draft::Draft;
@@ -129,7 +130,12 @@ impl<O: Outside> Core<O> {
                         append(Some(placed.offset), true)
                     }
                     Some(placed) => {
-                        if placed.since.get_or_insert_with(Instant::now).elapsed() < LATE {
+                        let slot = (placed.id.session, placed.id.slot);
+                        let later = |sequence| sequence > placed.id.sequence;
+                        let given_up = slot == (caller.id.session, caller.id.slot)
+                            && later(caller.id.sequence)
+                            || locked.shard.answers.get(&slot).is_some_and(|answer| later(answer.sequence));
+                        if !given_up && placed.since.get_or_insert_with(Instant::now).elapsed() < LATE {
                             return Err(Refusal::Busy.into());
                         }
                         append(None, false)

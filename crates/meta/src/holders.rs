@@ -80,7 +80,7 @@ impl<O: Outside> Core<O> {
 }
 
 /// Whether a server is in step in nothing of a file.
-fn is_behind(layout: &FileLayout, map: &Map, server: ServerId) -> bool {
+pub(crate) fn is_behind(layout: &FileLayout, map: &Map, server: ServerId) -> bool {
     let in_step = |group: Group| map.holders(group).in_step().any(|holder| holder == server);
     !layout.groups(map, u64::MAX).any(in_step)
 }

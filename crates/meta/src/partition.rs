@@ -431,12 +431,22 @@ impl Partitions {
             }
             let now = Instant::now();
             let until = *deadline.get_or_insert(now + patience);
-            if now >= until {
+            if now >= until || self.compactor.is_stopped() {
                 return Err(Refusal::Busy.into());
             }
             guard.waiting += 1;
             guard = condvar.wait_timeout(guard, until - now).unwrap_or_else(PoisonError::into_inner).0;
             guard.waiting -= 1;
+        }
+    }
+
+    /// From now on nothing waits for other operations.
+    pub(crate) fn stop_waiting(&self) {
+        self.compactor.stop();
+        for number in 0..PARTITIONS {
+            // Who has found that it has to wait does by now, and hears of it.
+            drop(self.lock(number));
+            self.condvar(number).notify_all();
         }
     }
 

@@ -19,6 +19,7 @@
 
 use crate::draft::Draft;
 use crate::error::{Op, Stop};
+use crate::holders;
 use crate::inode::Inode;
 use crate::mutation::Mutation;
 use crate::opens::reap;
@@ -26,7 +27,7 @@ use crate::outside::{Outside, Standing};
 use crate::partition::LockedShard;
 use crate::shard::Shard;
 use crate::store::{Core, MetaStore, lock};
-use bivouac_layout::{FileLayout, Group, Ino, Map, Piece, Rebuild, Rule, ServerId};
+use bivouac_layout::{FileLayout, Group, Ino, Map, Piece, Rebuild, Rule, ServerId, restripe};
 use bivouac_proto::control::HeldFile;
 use bivouac_proto::restripe::{Restripe, RestripeReply, RestripeRequest};
 use bivouac_proto::status::Failure;
@@ -35,12 +36,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Mutex;
-use std::time::Duration;
 
-/// Most bytes of a file that go in one step: who writes there waits so long.
-const LONGEST: u64 = 32 << 20;
-/// Where the speed is limited, a step takes about so long.
-const SHORT: Duration = Duration::from_millis(250);
 /// What is added to a file while it is written is expected to be no more than this before a step begins.
 const AHEAD: u64 = 1 << 20;
 
@@ -74,6 +70,8 @@ pub struct ToMove {
     pub ino: Ino,
     /// Its size, as far as it is known, bytes.
     pub size: u64,
+    /// So many bytes in a row are spread evenly over all servers that it leaves, and over all that it goes to.
+    pub stripe: u64,
 }
 
 /// The files whose steps this server is at work on.
@@ -130,7 +128,8 @@ impl<O: Outside> MetaStore<O> {
                 for (ino, inode) in shard.inodes.unpacked() {
                     match inode.as_blocks() {
                         Some(blocks) if wants((&blocks.layout, blocks.settled, inode.size), &map, rule) => {
-                            files.push(ToMove { ino, size: inode.size });
+                            let stripe = blocks.layout.longest_stripe(&map);
+                            files.push(ToMove { ino, size: inode.size, stripe });
                         }
                         Some(_) => {}
                         None => others += u64::from(shard.live.get(&ino).is_some_and(|live| live.busy)),
@@ -183,9 +182,9 @@ impl<O: Outside> MetaStore<O> {
         found
     }
 
-    /// Makes the next step of a file.
-    pub fn restripe(&self, ino: Ino, rebuild: &Rebuild) -> Result<Restriped, Failure> {
-        self.core.restripe(ino, rebuild)
+    /// Makes the next step of a file, in which not much more than `longest` bytes go: who writes there waits until they have.
+    pub fn restripe(&self, ino: Ino, (rebuild, longest): (&Rebuild, u64)) -> Result<Restriped, Failure> {
+        self.core.restripe(ino, (rebuild, longest))
     }
 }
 
@@ -232,13 +231,9 @@ pub(crate) fn continue_elsewhere(locked: &mut LockedShard<'_>, map: &Map, ino: I
 fn next_step(
     (ino, layout): (Ino, &FileLayout),
     map: &Map,
-    rebuild: &Rebuild,
+    (rebuild, longest): (&Rebuild, u64),
     (settled, length, number): (bool, u64, u64),
 ) -> Option<Restripe> {
-    let longest = match rebuild.rate {
-        0 => LONGEST,
-        rate => ((rate as f64 * SHORT.as_secs_f64()) as u64).clamp(u64::from(layout.block_size), LONGEST),
-    };
     let last = layout.ranges.last()?;
     let block = u64::from(layout.block_size.max(1));
     let cut = length.saturating_add(AHEAD).div_ceil(block).saturating_mul(block);
@@ -267,7 +262,7 @@ fn moves_nothing(step: &Restripe, map: &Map, length: u64) -> bool {
     }
     let range = step.start..step.end.min(length);
     let (was, is) = (step.old.pieces(map, range.clone()), step.new.pieces(map, range));
-    let place = |piece: Piece| (piece.offset, piece.len, map.holders(piece.group).all().to_vec());
+    let place = |piece: Piece| (piece.offset, piece.len, map.holders(piece.group));
     was.map(place).eq(is.map(place))
 }
 
@@ -305,7 +300,7 @@ impl<O: Outside> Core<O> {
         if stands { Ok(()) } else { Err(Refusal::Busy.into()) }
     }
 
-    fn restripe(&self, ino: Ino, rebuild: &Rebuild) -> Result<Restriped, Failure> {
+    fn restripe(&self, ino: Ino, (rebuild, longest): (&Rebuild, u64)) -> Result<Restriped, Failure> {
         let Some(_working) = self.at_work.begin(ino) else { return Err(Refusal::Busy.into()) };
         // A step that an earlier start of the server has begun.
         self.conclude_step(ino)?;
@@ -343,7 +338,7 @@ impl<O: Outside> Core<O> {
                 (false, None) => return Err(Refusal::Busy.into()),
             };
             let state = (blocks.settled, length, self.outside.now().unsigned_abs().max(1));
-            let Some(step) = next_step((ino, &blocks.layout), &map, rebuild, state) else {
+            let Some(step) = next_step((ino, &blocks.layout), &map, (rebuild, longest), state) else {
                 return Ok(None);
             };
             let live = locked.shard.live.get(&ino);
@@ -401,6 +396,15 @@ impl<O: Outside> Core<O> {
                 _ => return Err(Errno::PROTO.into()),
             }
         }
+        let range = step.start..step.end.min(length);
+        let mut outdated: Vec<_> = restripe::outdated(map, (&step.old, &step.new), range).collect();
+        if !outdated.is_empty() {
+            // They would show what they have missed. When the map says so of their new groups, too, the step is tried again.
+            outdated.sort_unstable();
+            outdated.dedup();
+            outdated.into_iter().for_each(|(group, holder)| self.outside.distrust(group, holder));
+            return Err(Refusal::Busy.into());
+        }
         let take = RestripeRequest::Take { step, length, rate };
         let mut moved = 0;
         for reply in self.ask_each(standing, pending.targets(map), &take)? {
@@ -412,7 +416,8 @@ impl<O: Outside> Core<O> {
         Ok(moved)
     }
 
-    /// Asks servers; those that take part, where others have the same.
+    /// Asks servers; those that take part, where others have the same. One whose storage fails does not have to, when the map
+    /// says that it is behind: it will learn what has happened, like one that was down.
     fn ask_each(
         &self,
         standing: Standing,
@@ -420,10 +425,24 @@ impl<O: Outside> Core<O> {
         request: &RestripeRequest,
     ) -> Result<Vec<RestripeReply>, Failure> {
         let map = self.outside.map();
-        let replicas = request.step().map_or(1, |step| step.old.copies(&map));
+        let step = request.step();
+        let replicas = step.map_or(1, |step| step.old.copies(&map));
         let asked: Vec<ServerId> =
             servers.into_iter().filter(|server| replicas == 1 || map.is_up(*server)).collect();
-        self.outside.restripe(standing, &asked, request).into_iter().collect()
+        let replies = self.outside.restripe(standing, &asked, request);
+        let map = self.outside.map();
+        let mut done = Vec::with_capacity(replies.len());
+        for (server, reply) in asked.iter().zip(replies) {
+            let is_behind = |step: &Restripe| {
+                [&step.old, &step.new].iter().all(|layout| holders::is_behind(layout, &map, *server))
+            };
+            match reply? {
+                RestripeReply::Excused if step.is_some_and(is_behind) => {}
+                RestripeReply::Excused => return Err(Refusal::Busy.into()),
+                reply => done.push(reply),
+            }
+        }
+        Ok(done)
     }
 
     /// From here on the step is finished, whatever happens.

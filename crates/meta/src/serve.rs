@@ -60,6 +60,10 @@ impl<O: Outside> Core<O> {
             MetaRequest::Sync { ino } => self.sync(ino),
             MetaRequest::MakeLazy { at, ref file } => self.make_lazy(caller, at, file),
             MetaRequest::Fetch { ino } => self.fetch(ino),
+            // Only I/O nodes know paths.
+            MetaRequest::Locate { .. } | MetaRequest::Entrust { .. } | MetaRequest::GiveLocks { .. } => {
+                Err(bivouac_proto::Errno::OPNOTSUPP.into())
+            }
             MetaRequest::Look { ref inos, limit, attrs } => self.look(caller, inos, limit, attrs),
         }
     }

@@ -287,9 +287,9 @@ impl<O: Outside> MetaStore<O> {
     }
 
     /// The server stops: from now on operations fail that wait for servers with copies, which may have stopped
-    /// before it.
+    /// before it, or for other operations, which may be waiting for these.
     pub fn stop_waiting(&self) {
-        self.core.partitions.compactor.stop();
+        self.core.partitions.stop_waiting();
     }
 
     /// Finishes what a crash has left: intents, splits, truncations, and (when the grace time is over) sizes

@@ -131,9 +131,10 @@ fn what_was_begun_and_is_not_repeated_is_not_written_over() {
     let client = Client::new(&cluster);
     let ino = abandoned(&cluster, &client);
     let begun = Instant::now();
-    let id = client.next_id();
+    let another = Client::new(&cluster);
+    let id = another.next_id();
     let offset = loop {
-        match append_as(&client, id, ino, &[3; 10]) {
+        match append_as(&another, id, ino, &[3; 10]) {
             Err(Failure::Refused(Refusal::Busy)) => std::thread::sleep(Duration::from_millis(50)),
             offset => break offset.unwrap(),
         }
@@ -143,6 +144,26 @@ fn what_was_begun_and_is_not_repeated_is_not_written_over() {
     let found = content(&cluster, &client, ino);
     assert_eq!(offset as usize, found.len() - 10);
     assert!(found.starts_with(&expected(&[(1, 1000), (2, 1)])) && found.ends_with(&[3; 10]));
+}
+
+#[test]
+fn who_goes_on_after_an_append_that_failed_keeps_nobody_waiting() {
+    for other_first in [false, true] {
+        let cluster = Cluster::new(3);
+        let client = Client::new(&cluster);
+        let ino = abandoned(&cluster, &client);
+        let (appender, before) = match other_first {
+            true => {
+                // Any later request of its slot shows that it does not repeat the earlier one.
+                client.truncate(ino, 100).unwrap();
+                (Client::new(&cluster), 100)
+            }
+            false => (client, content(&cluster, &Client::new(&cluster), ino).len()),
+        };
+        assert_eq!(append_as(&appender, appender.next_id(), ino, &[3; 10]), Ok(before as u64));
+        let found = content(&cluster, &appender, ino);
+        assert!(found.len() == before + 10 && found.ends_with(&[3; 10]));
+    }
 }
 
 #[test]

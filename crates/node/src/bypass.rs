@@ -209,7 +209,14 @@ mod tests {
     fn a_warning_is_due_once_for_each_name() {
         let dir = tempfile::tempdir().unwrap();
         let key_path = dir.path().join("key").to_string_lossy().into_owned();
-        let environment = Environment { name: "job".into(), mount: "/m".into(), key_path, mounted: None };
+        let environment = Environment {
+            name: "job".into(),
+            mount: "/m".into(),
+            key_path,
+            mounted: None,
+            forwarded: None,
+            job: None,
+        };
         let first = |program: &[u8]| is_first(&environment, program);
         assert!(first(b"/bin/a") && !first(b"/other/a") && first(b"b") && !first(b"/bin/a"));
         assert!(first(&[b'x'; 4000]) && !first(&[b'x'; 4000]));

@@ -4,6 +4,7 @@
 //! than its environment to reach its agent. Sockets are abstract Unix sockets: they leave nothing behind; who
 //! connects has to prove the deployment's key anyway. Their names contain a part that follows from the key.
 
+use bivouac_layout::hash::job_number;
 use bivouac_layout::{NodeId, ServerId};
 use bivouac_proto::auth::{Key, derive};
 use std::ffi::CStr;
@@ -16,6 +17,10 @@ pub const MOUNT_VARIABLE: &CStr = c"BIVOUAC_MOUNT";
 pub const KEY_VARIABLE: &CStr = c"BIVOUAC_KEY";
 /// Names the device number that the kernel mount has at the mount point, `major:minor`.
 pub const MOUNTED_VARIABLE: &CStr = c"BIVOUAC_MOUNTED";
+/// The environment variable that names the directory of the site's storage that is forwarded.
+pub const FORWARDED_VARIABLE: &CStr = c"BIVOUAC_FORWARDED";
+/// The environment variable that names the job that a program belongs to, for the schedulers of I/O nodes that tell jobs apart.
+pub const JOB_VARIABLE: &CStr = c"BIVOUAC_JOB";
 /// Asks the preload library to catch libc's own system calls, too: `1`, or `report` to say how many of them.
 pub const CATCH_VARIABLE: &CStr = c"BIVOUAC_CATCH_SYSCALLS";
 
@@ -75,6 +80,10 @@ pub struct Environment {
     pub key_path: String,
     /// The device number, major and minor, of the kernel mount that there is at `mount`.
     pub mounted: Option<(u32, u32)>,
+    /// The directory of the site's storage that is forwarded, if one is: like `mount`.
+    pub forwarded: Option<String>,
+    /// The job that the program belongs to, if it says so.
+    pub job: Option<String>,
 }
 
 impl Environment {
@@ -99,11 +108,17 @@ impl Environment {
             let (major, minor) = device.to_str().ok()?.split_once(':')?;
             Some((major.parse().ok()?, minor.parse().ok()?))
         });
+        let forwarded = lookup(FORWARDED_VARIABLE).and_then(|path| path.to_str().ok());
         (is_valid_name(name) && is_valid_mount(mount) && key_path.starts_with('/')).then(|| Environment {
             name: name.into(),
             mount: mount.into(),
             key_path: key_path.into(),
             mounted,
+            forwarded: forwarded.filter(|path| is_valid_mount(path)).map(Into::into),
+            job: lookup(JOB_VARIABLE)
+                .and_then(|job| job.to_str().ok())
+                .filter(|job| !job.is_empty())
+                .map(Into::into),
         })
     }
 
@@ -115,7 +130,14 @@ impl Environment {
             ("BIVOUAC_MOUNT", self.mount.clone()),
             ("BIVOUAC_KEY", self.key_path.clone()),
         ];
-        always.into_iter().chain(mounted)
+        let forwarded = self.forwarded.clone().map(|path| ("BIVOUAC_FORWARDED", path));
+        let job = self.job.clone().map(|job| ("BIVOUAC_JOB", job));
+        always.into_iter().chain(mounted).chain(forwarded).chain(job)
+    }
+
+    /// The number of the program's job, 0 if it does not say which it belongs to.
+    pub fn job_number(&self) -> u64 {
+        self.job.as_deref().map_or(0, job_number)
     }
 }
 
@@ -152,7 +174,14 @@ mod tests {
     #[test]
     fn an_environment_survives_its_own_variables() {
         for mounted in [None, Some((0, 4711))] {
-            let env = Environment { name: "job".into(), mount: "/m".into(), key_path: "/k".into(), mounted };
+            let env = Environment {
+                name: "job".into(),
+                mount: "/m".into(),
+                key_path: "/k".into(),
+                mounted,
+                forwarded: mounted.map(|_| "/scratch/me".into()),
+                job: mounted.map(|_| "7.step-0".into()),
+            };
             let pairs: Vec<_> = env.to_env().map(|(k, v)| (k, std::ffi::CString::new(v).unwrap())).collect();
             let find = |name: &CStr| {
                 pairs.iter().find(|(k, _)| k.as_bytes() == name.to_bytes()).map(|(_, v)| v.as_c_str())

@@ -98,7 +98,8 @@ pub fn reopened(table: &OpenTable, agent: u64, id: SlotId) -> Option<Reopened> {
 
 /// Notes in a slot that a server is about to be asked to open it.
 pub fn begin_opening(slot: &Slot, shard: ShardId) {
-    slot.ino.store(Ino::new(shard, 0).0, Ordering::Relaxed);
+    let nameless = if shard == ShardId::FORWARDED { Ino::FORWARDED } else { Ino::new(shard, 0) };
+    slot.ino.store(nameless.0, Ordering::Relaxed);
     slot.kind.store(KIND_OPENING, Ordering::Release);
 }
 

@@ -45,6 +45,8 @@ pub enum Role {
         /// The machine that it runs on, as its agent said: files of directories with `first = local` begin
         /// there. [`NodeId::NONE`] as long as no agent was asked.
         node: NodeId,
+        /// The job that it belongs to, for I/O nodes whose scheduler tells jobs apart; 0: it did not say.
+        job: u64,
     },
     /// Another server.
     Server(ServerId),
@@ -99,6 +101,8 @@ pub struct Welcome {
     pub epoch: bivouac_layout::Epoch,
     /// The server's namespace version: see [`crate::Refusal::StaleNamespace`].
     pub namespace: u64,
+    /// A random number of the daemon's process: what it remembers of requests, no other process does.
+    pub process: u64,
 }
 
 /// Whose proof.
@@ -163,7 +167,11 @@ mod tests {
 
     fn hello() -> Hello {
         let credentials = Credentials { uid: 1000, gid: 100, groups: vec![4, 27] };
-        Hello { nonce: [3; NONCE_LEN], deployment: 99, role: Role::Client { credentials, node: NodeId(3) } }
+        Hello {
+            nonce: [3; NONCE_LEN],
+            deployment: 99,
+            role: Role::Client { credentials, node: NodeId(3), job: 5 },
+        }
     }
 
     #[test]
@@ -191,8 +199,8 @@ mod tests {
         let changed = [
             Hello { deployment: 98, ..hello() },
             Hello { nonce: [4; NONCE_LEN], ..hello() },
-            Hello { role: Role::Client { credentials: root, node: NodeId(3) }, ..hello() },
-            Hello { role: Role::Client { credentials: fewer, node: NodeId(3) }, ..hello() },
+            Hello { role: Role::Client { credentials: root, node: NodeId(3), job: 5 }, ..hello() },
+            Hello { role: Role::Client { credentials: fewer, node: NodeId(3), job: 5 }, ..hello() },
             Hello { role: Role::Server(ServerId(1)), ..hello() },
             Hello { role: Role::Agent(1), ..hello() },
             Hello { role: Role::Control, ..hello() },
@@ -218,7 +226,7 @@ mod tests {
     fn values_never_change() {
         let proof = prove(&key(), Side::Client, &hello(), &NONCE);
         // Worked out by another implementation, from the description above.
-        assert_eq!(proof[..8], [176, 187, 82, 218, 124, 137, 104, 10]);
+        assert_eq!(proof[..8], [188, 244, 34, 2, 18, 149, 87, 46]);
     }
 
     proptest! {

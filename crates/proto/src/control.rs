@@ -2,7 +2,9 @@
 
 use crate::restripe::Progress;
 use crate::verify::{Name, VerifyRequest, VerifyState};
-use bivouac_layout::{Epoch, Founding, Group, Growth, Ino, Map, News, NodeId, Replacement, Rule, ServerId};
+use bivouac_layout::{
+    Epoch, Forwarding, Founding, Group, Growth, Ino, Map, News, NodeId, Replacement, Rule, ServerId,
+};
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 
@@ -124,6 +126,18 @@ pub enum ControlRequest {
         /// Nodes that go with them.
         nodes: Vec<NodeId>,
     },
+    /// Another directory of the backend is to be forwarded, by others, or otherwise; or none any more. To the controller.
+    Forward {
+        /// What is forwarded from now on.
+        forwarding: Option<Forwarding>,
+    },
+    /// What is forwarded (`Forwarding`). To any daemon.
+    Forwarding,
+    /// Whether you could forward a directory; `Failed` with the reason if not. To a server.
+    Backend {
+        /// Its path.
+        directory: String,
+    },
     /// How many files of yours have blocks whose only copy is on this server (`Alone`). To a server.
     Alone {
         /// Which.
@@ -143,6 +157,9 @@ pub enum ControlRequest {
     },
     /// Which files of yours have to move and cannot, because a kernel holds them (`Held`). To a server.
     Held,
+    /// Which files that are nowhere in the forwarded directory any more programs have open through you as an I/O node (`Held`, once for
+    /// each open). To a server.
+    Kept,
     /// Which programs these are (`Programs`). To the agent of the sessions' node.
     Programs {
         /// Files with sessions, at most [`HELD_MAX`].
@@ -164,12 +181,12 @@ pub enum ControlRequest {
 /// Most entries in one answer to [`ControlRequest::Held`], and in [`ControlRequest::Programs`].
 pub const HELD_MAX: usize = 1000;
 
-/// A file that cannot move because a kernel holds it.
+/// A file that cannot move, because a kernel holds it, or because it has no name by which another I/O node could open it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, Debug)]
 pub struct HeldFile {
     /// Which file.
     pub ino: Ino,
-    /// The session of the process for which the kernel holds it.
+    /// The session of the process for which the kernel holds it, or that has opened it.
     pub session: u64,
 }
 
@@ -218,6 +235,21 @@ pub enum Member {
     Server(ServerId),
 }
 
+/// What an I/O node has forwarded.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Debug, Default)]
+pub struct Forwarded {
+    /// Reads and writes that have arrived.
+    pub requests_in: u64,
+    /// Reads and writes that were issued to the backend: neighbours are merged.
+    pub requests_out: u64,
+    /// Bytes of those that have arrived.
+    pub bytes_in: u64,
+    /// Bytes of those that were issued.
+    pub bytes_out: u64,
+    /// Open file descriptions of programs.
+    pub opens: u64,
+}
+
 /// Counters of one daemon since its start.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Debug, Default)]
 pub struct Stats {
@@ -264,6 +296,8 @@ pub struct Stats {
     pub lazy_bytes: u64,
     /// Those of them that could not be fetched when that was tried last.
     pub unfetchable: u64,
+    /// What it has forwarded as an I/O node.
+    pub forwarded: Forwarded,
 }
 
 /// What an agent knows of a server of its node.
@@ -382,7 +416,7 @@ pub enum ControlReply {
         /// So many files have a range that is on its way from server to server.
         on_their_way: u64,
     },
-    /// Files that kernels hold, [`HELD_MAX`] at most.
+    /// Files that kernels hold, or that an I/O node keeps; [`HELD_MAX`] at most.
     Held(Vec<HeldFile>),
     /// The programs for which they do.
     Programs(Vec<Holder>),
@@ -395,4 +429,6 @@ pub enum ControlReply {
         /// The programs that use it: their processes and names. Without any, something that they had is still being given up.
         programs: Vec<(u32, String)>,
     },
+    /// What is forwarded, by my map.
+    Forwarding(Option<Forwarding>),
 }

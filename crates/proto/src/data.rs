@@ -158,6 +158,25 @@ pub enum DataRequest {
 }
 
 impl DataRequest {
+    /// The file that it is about.
+    pub fn file(&self) -> Option<Ino> {
+        match self {
+            DataRequest::Read { ino, .. }
+            | DataRequest::Write { ino, .. }
+            | DataRequest::Extent { ino }
+            | DataRequest::Truncate { ino, .. }
+            | DataRequest::Fallocate { ino, .. }
+            | DataRequest::Seek { ino, .. }
+            | DataRequest::Sync { ino }
+            | DataRequest::Remove { ino }
+            | DataRequest::Pass { ino, .. }
+            | DataRequest::TakeBack { ino, .. }
+            | DataRequest::Close { ino, .. }
+            | DataRequest::Open { ino, .. } => Some(*ino),
+            DataRequest::Space => None,
+        }
+    }
+
     /// The file whose sub-file it changes, so that the server has to keep such requests in order.
     pub fn changed(&self) -> Option<Ino> {
         match self {

@@ -47,6 +47,10 @@ pub fn map(bytes: &[u8]) {
     for shard in (0..SHARDS).map(ShardId) {
         assert!(map.server(map.primary(shard)).is_some(), "a shard's server is listed");
     }
+    for file in [Ino::FORWARDED, Ino::forwarded(7)] {
+        let server = map.io_node(NodeId(u16::MAX), file);
+        assert!(server == NO_SERVER || map.server(server).is_some(), "an I/O node is listed");
+    }
     assert!(map.generation(map.newest_generation()).is_some());
     let defaults = map.defaults();
     for ino in [Ino::ROOT, Ino(7), Ino(u64::MAX)] {

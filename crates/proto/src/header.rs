@@ -26,7 +26,7 @@ use serde::{Deserialize, Serialize};
 /// First bytes of every message.
 pub const MAGIC: u32 = u32::from_le_bytes(*b"BVWK");
 /// Version of the whole wire format.
-pub const VERSION: u16 = 20;
+pub const VERSION: u16 = 24;
 /// Bytes of a header.
 pub const HEADER_LEN: usize = 64;
 /// Longest body, bytes.
@@ -51,6 +51,9 @@ pub enum Kind {
 
 /// Flag: the sender expects no reply, and none is sent.
 pub const NO_REPLY: u8 = 1;
+/// Flag: an earlier attempt at the request was not answered by another process than the one that it is sent to now. It may have
+/// been carried out there.
+pub const LOST: u8 = 2;
 
 /// The identity of a request. If a request is repeated under the same identity, the server repeats the answer
 /// and does not carry the request out again.
@@ -80,7 +83,7 @@ pub struct OpenId {
 pub struct Header {
     /// What the message is.
     pub kind: Kind,
-    /// [`NO_REPLY`] or 0.
+    /// [`NO_REPLY`], [`LOST`], both or 0.
     pub flags: u8,
     /// Bytes of the body, at most [`MAX_BODY`].
     pub body_len: u32,

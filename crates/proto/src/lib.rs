@@ -72,6 +72,55 @@ pub enum Request<'a> {
     Fetch(Box<lazy::FetchRequest>),
 }
 
+/// What a request is about: which of a [`Request`]'s variants it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Family {
+    /// [`Request::Meta`]
+    Meta,
+    /// [`Request::Data`]
+    Data,
+    /// [`Request::Peer`]
+    Peer,
+    /// [`Request::Agent`]
+    Agent,
+    /// [`Request::Control`]
+    Control,
+    /// [`Request::Node`]
+    Node,
+    /// [`Request::Copied`]
+    Copied,
+    /// [`Request::Copy`]
+    Copy,
+    /// [`Request::Raft`]
+    Raft,
+    /// [`Request::Restripe`]
+    Restripe,
+    /// [`Request::Fetch`]
+    Fetch,
+}
+
+impl Family {
+    /// All of them, in the order of a [`Request`]'s variants.
+    const ALL: [Family; 11] = [
+        Family::Meta,
+        Family::Data,
+        Family::Peer,
+        Family::Agent,
+        Family::Control,
+        Family::Node,
+        Family::Copied,
+        Family::Copy,
+        Family::Raft,
+        Family::Restripe,
+        Family::Fetch,
+    ];
+
+    /// Of a request's body, without decoding it. `None`: it is no request's, or one of a newer version.
+    pub fn of(body: &[u8]) -> Option<Family> {
+        Family::ALL.get(usize::from(*body.first()?)).copied()
+    }
+}
+
 /// Any reply's body when [`Header::status`] is [`Status::OK`].
 #[derive(Serialize, Deserialize, Debug, PartialEq)]
 pub enum Reply {

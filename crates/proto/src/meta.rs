@@ -120,6 +120,16 @@ pub struct Relocked {
     pub range: LockRange,
 }
 
+/// A file of the forwarded directory that programs have open.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Debug)]
+pub struct Entrusted {
+    /// The file.
+    pub ino: Ino,
+    /// Its path, relative to the forwarded directory.
+    #[serde(with = "serde_bytes")]
+    pub path: Vec<u8>,
+}
+
 /// How rename treats an existing target.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Debug)]
 pub enum RenameMode {
@@ -535,7 +545,30 @@ pub enum MetaRequest<'a> {
         /// The file.
         ino: Ino,
     },
+    /// From one I/O node to another server: the path of something in the forwarded directory, relative to it, as payload. An I/O
+    /// node that knows it has put what was written to it on the backend's storage then; another server says what was entrusted to
+    /// it. `Kept` if programs have it open there, and it has no name there any more; ENOENT if the other one does not know it.
+    Locate {
+        /// The file or directory.
+        ino: Ino,
+    },
+    /// From an I/O node to another server: where the files are that programs have open there. They can be found by it if the I/O node
+    /// dies.
+    Entrust {
+        /// At most [`ENTRUST_MAX`].
+        files: Vec<Entrusted>,
+    },
+    /// From one I/O node to another: gives up an owner's locks on a file, and tells which these were (`Locks`).
+    GiveLocks {
+        /// The file.
+        ino: Ino,
+        /// Who has them.
+        owner: LockOwner,
+    },
 }
+
+/// Most files in a [`MetaRequest::Entrust`].
+pub const ENTRUST_MAX: usize = 128;
 
 /// Most inodes in a [`MetaRequest::Look`].
 pub const LOOK_MAX: usize = 64;
@@ -640,4 +673,8 @@ pub enum MetaReply {
     Fetching,
     /// The contents of a lazy file cannot be fetched.
     Unfetchable(Unfetchable),
+    /// The locks that an owner has had.
+    Locks(Vec<LockRange>),
+    /// The file is nowhere in the forwarded directory, and this I/O node has it open: what concerns it is asked here.
+    Kept,
 }

@@ -109,6 +109,9 @@ pub enum RestripeReply {
         /// When it was last written; `None` if there is none.
         written: Option<LastWrite>,
     },
+    /// The server's storage fails. The map says already that it is behind in all that it holds of the file, and it will learn
+    /// from others what has become of that before it catches up.
+    Excused,
 }
 
 /// How far a server has come with a rebuild, for the files of whose inodes it is in charge.

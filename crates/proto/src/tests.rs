@@ -5,7 +5,7 @@ mod golden;
 mod samples;
 
 use crate::auth::{Challenge, Hello, Proof, Welcome};
-use crate::{DirEntry, Refusal, Reply, Request, codec::Malformed, decode, encode};
+use crate::{DirEntry, Family, Refusal, Reply, Request, codec::Malformed, decode, encode};
 use proptest::prelude::*;
 use serde::{Deserialize, Serialize};
 use std::fmt::Debug;
@@ -36,6 +36,32 @@ fn decode_all(bytes: &[u8]) {
     one::<Challenge>(bytes);
     one::<Proof>(bytes);
     one::<Welcome>(bytes);
+}
+
+#[test]
+fn the_family_of_a_request_is_known_without_decoding_it() {
+    let mut seen = Vec::new();
+    for request in samples::requests() {
+        let family = match &request {
+            Request::Meta(_) => Family::Meta,
+            Request::Data(_) => Family::Data,
+            Request::Peer(_) => Family::Peer,
+            Request::Agent(_) => Family::Agent,
+            Request::Control(_) => Family::Control,
+            Request::Node(_) => Family::Node,
+            Request::Copied(_) => Family::Copied,
+            Request::Copy(_) => Family::Copy,
+            Request::Raft(_) => Family::Raft,
+            Request::Restripe(_) => Family::Restripe,
+            Request::Fetch(_) => Family::Fetch,
+        };
+        assert_eq!(Family::of(&encoded(&request)), Some(family));
+        if !seen.contains(&family) {
+            seen.push(family);
+        }
+    }
+    assert_eq!(seen.len(), 11, "there are samples of all of them");
+    assert_eq!((Family::of(&[]), Family::of(&[11])), (None, None));
 }
 
 #[test]
@@ -70,7 +96,7 @@ fn every_step_of_the_authentication_comes_back_as_it_went_out() {
     let (nonce, proof) = ([0xfe; 32], [0x80; 32]);
     round_trip(&Challenge { nonce, proof }, &mut Vec::new());
     round_trip(&Proof { proof }, &mut Vec::new());
-    let welcome = Welcome { epoch: bivouac_layout::Epoch(u64::MAX), namespace: 1 };
+    let welcome = Welcome { epoch: bivouac_layout::Epoch(u64::MAX), namespace: 1, process: 0 };
     round_trip(&welcome, &mut Vec::new());
 }
 
@@ -257,6 +283,10 @@ fn whatever_is_taken_for_a_map_is_refused_or_can_be_used() {
         map.numbers = servers;
         map.spares.retain(|spare| spare.server.0 < servers);
         map.successors.clear();
+        if let Some(forwarding) = &mut map.forwarding {
+            forwarding.io_nodes = vec![bivouac_layout::ServerId(0)];
+            forwarding.former.clear();
+        }
         map.emptied.clear();
         map.block_size = 1 << 20;
         map.width = 0;

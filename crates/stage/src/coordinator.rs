@@ -29,8 +29,11 @@ use large::Large;
 use queue::Queue;
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsString;
+use std::fmt;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 /// How to copy.
@@ -58,10 +61,29 @@ pub struct Options {
     pub lazy: bool,
     /// With `lazy`: contents are fetched only when somebody opens a file.
     pub on_demand: bool,
-    /// With `lazy`: is told when all names are there: how many files were made, and after how many seconds.
-    pub when_named: Option<fn(u64, f64)>,
+    /// With `lazy`: is told when all names are there.
+    pub when_named: Option<WhenNamed>,
+    /// With `lazy`: once this is set, contents that are not there yet are left to who opens the files.
+    pub enough: Arc<AtomicBool>,
     /// Show a progress bar if standard error is a terminal.
     pub progress: bool,
+}
+
+/// Is told how many files a lazy copy has made, and after how many seconds.
+#[derive(Clone)]
+pub struct WhenNamed(Arc<dyn Fn(u64, f64) + Send + Sync>);
+
+impl WhenNamed {
+    /// Has `tell` told.
+    pub fn new(tell: impl Fn(u64, f64) + Send + Sync + 'static) -> WhenNamed {
+        WhenNamed(Arc::new(tell))
+    }
+}
+
+impl fmt::Debug for WhenNamed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("WhenNamed")
+    }
 }
 
 /// What happens to files in the backend that are not as they were when they were staged.
@@ -214,6 +236,9 @@ impl Coordinator<'_> {
     /// Gives out work and takes results until nothing is left to do.
     fn run(&mut self) -> Result<(), StageError> {
         loop {
+            if self.options.enough.load(Ordering::Relaxed) {
+                self.report.lazy += self.queue.drop_fetches() + self.crew.abandon_fetches();
+            }
             self.crew.assign(&mut self.queue)?;
             if self.crew.is_idle() && self.queue.is_empty() {
                 return Ok(());

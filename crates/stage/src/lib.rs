@@ -44,7 +44,7 @@ mod tree;
 mod wire;
 mod worker;
 
-pub use coordinator::{Job, Link, Options, Others, copy};
+pub use coordinator::{Job, Link, Options, Others, WhenNamed, copy};
 pub use filter::Filter;
 pub use record::Record;
 pub use report::{Report, StageError};

@@ -82,5 +82,13 @@ fn totals_do_not_count_skipped_tests_as_passed() {
     let (said, good) = totals(log, "", "2");
     assert!(!good && said.contains("before or beside the tests (exit code 2)"), "{said}");
     assert!(!totals("", "", "0").1, "nothing ran");
+    // What pytest prints at the end of its own run.
+    let both = format!("{log}..F. [100%]\n30 passed, 2 skipped, 1 warning in 3.21s\n");
+    assert_eq!(
+        totals(&both, "", "0"),
+        ("no test skipped\n9 seconds\n38 passed, 0 failed\n".to_owned(), true)
+    );
+    let (said, good) = totals("== 1 failed, 4 passed, 2 errors in 61.00s (0:01:01) ==\n", "", "1");
+    assert!(!good && said.ends_with("\n4 passed, 3 failed\n"), "{said}");
     std::fs::remove_dir_all(&dir).expect("removed");
 }

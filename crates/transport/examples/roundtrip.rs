@@ -7,8 +7,8 @@ use bivouac_proto::auth::{Hello, Key, Role, Welcome};
 use bivouac_proto::data::{DataReply, DataRequest};
 use bivouac_proto::{Header, Kind, Reply, Request, decode, encode};
 use bivouac_transport::{
-    ConnectOptions, Connection, Endpoint, Exchange, Outgoing, Parting, PeerInfo, Responder, Server,
-    ServerOptions, Service, exchange,
+    Call, ConnectOptions, Connection, Endpoint, Exchange, Outgoing, Parting, PeerInfo, Server, ServerOptions,
+    Service, exchange,
 };
 use std::io::{IoSliceMut, Read, Write};
 use std::os::fd::AsFd;
@@ -38,10 +38,11 @@ impl Service for Files {
     }
 
     fn accept(&self, _: &Hello, _: PeerInfo) -> Option<((), Welcome)> {
-        Some(((), Welcome { epoch: Epoch(1), namespace: 1 }))
+        Some(((), Welcome { epoch: Epoch(1), namespace: 1, process: 0 }))
     }
 
-    fn serve(&self, _: &mut (), _: &Header, body: &[u8], _: &mut [u8], reply: &mut Responder<'_>) {
+    fn serve(&self, _: &mut (), call: &mut Call) {
+        let (_, body, _, reply) = call.parts();
         match decode(body) {
             Ok(Request::Data(DataRequest::Read { offset, len, .. })) => {
                 let read = Reply::Data(DataReply::Read { length: FILE as u64 });

@@ -89,6 +89,8 @@ pub struct Connection {
     /// Looked at before a busy wait.
     crowd: Option<&'static Crowd>,
     broken: bool,
+    /// The peer's process, by its own number.
+    process: u64,
 }
 
 impl Connection {
@@ -113,9 +115,11 @@ impl Connection {
             spin: Spin::default(),
             crowd: options.considerate.then(Crowd::here),
             broken: false,
+            process: 0,
         };
         let welcome = handshake::introduce(&mut connection, key, deployment, role, deadline)?;
         connection.set_silence(options.silence)?;
+        connection.process = welcome.process;
         Ok((connection, welcome))
     }
 
@@ -140,6 +144,17 @@ impl Connection {
         let mut byte = [0];
         let flags = RecvFlags::DONTWAIT | RecvFlags::PEEK;
         !matches!(rustix::net::recv(&self.fd, &mut byte, flags), Err(rustix::io::Errno::AGAIN))
+    }
+
+    /// The same, before a request: a connection that has ended is broken.
+    pub fn check(&mut self) -> Result<(), TransportError> {
+        self.broken |= self.has_ended();
+        if self.broken { Err(TransportError::Closed) } else { Ok(()) }
+    }
+
+    /// The number that the peer's process has given itself ([`Welcome::process`]).
+    pub fn process(&self) -> u64 {
+        self.process
     }
 
     /// Frees everything but the descriptor, whose number now belongs to the program.

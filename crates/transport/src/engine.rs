@@ -41,6 +41,7 @@ use crate::socket::now;
 use backoff::Backoff;
 use bivouac_layout::map::{NO_SERVER, ServerState};
 use bivouac_layout::{Epoch, Group, Map, News, ServerId, ShardId};
+use bivouac_proto::header::LOST;
 use bivouac_proto::status::Failure;
 use bivouac_proto::{Errno, Header, Kind, Refusal, Reply, RequestId};
 use budget::refusing::GONE;
@@ -74,6 +75,11 @@ pub trait Requester {
 
     /// Takes over a map that came with a refusal, if it is sound and newer.
     fn learn(&self, news: News);
+
+    /// The server that a request goes to, by a map.
+    fn server(&self, to: Self::To, map: &Map) -> ServerId {
+        to.server(map)
+    }
 
     /// Whether its sender may still send it, by the newest map: asked at every attempt, after the map, and when the answer
     /// takes long.
@@ -244,7 +250,7 @@ fn call_as<R: Requester>(
     let (mut refreshed, mut joins_since) = (false, None);
     let outcome = loop {
         let map = requester.map();
-        let server = to.server(&map);
+        let server = requester.server(to, &map);
         if !requester.stands(to) {
             break Err(Refusal::OldServer.into());
         }
@@ -274,13 +280,25 @@ fn call_as<R: Requester>(
         };
         let silence = Silence::default();
         let asked = identity.link_for(requester, server, &map).and_then(|(mut link, id, attempts)| {
-            let header = Header { namespace, attempt: attempts, ..header(&map, &to, id) };
+            let mut header = Header { namespace, attempt: attempts, ..header(&map, &to, id) };
             let asked = requester.send_with(server, |before| {
-                let outgoing = Outgoing { before, header, body: message.body, payload: message.payload };
                 let connection = &mut R::lane(&mut link).connection;
-                attempt(connection, &outgoing, into, message.watch, || {
+                if header.shard == ShardId::FORWARDED {
+                    // What was not sent need not be doubted.
+                    connection.check()?;
+                }
+                let process = connection.process();
+                if identity.is_lost_to(process) {
+                    header.flags |= LOST;
+                }
+                let outgoing = Outgoing { before, header, body: message.body, payload: message.payload };
+                let asked = attempt(connection, &outgoing, into, message.watch, || {
                     is_worth_waiting_for(requester, to, server, &silence)
-                })
+                });
+                if asked.is_err() {
+                    identity.lost_at(process);
+                }
+                asked
             });
             identity.done_with(requester, server, link);
             asked
@@ -307,7 +325,7 @@ fn call_as<R: Requester>(
 /// it was not answered, or was refused.
 pub fn ask_once<R: Requester>(requester: &R, to: R::To, body: &[u8]) -> Option<Reply> {
     let map = requester.map();
-    let server = to.server(&map);
+    let server = requester.server(to, &map);
     let mut link = requester.take(server, &map).ok()?;
     let header = header(&map, &to, RequestId::default());
     let outgoing = Outgoing { before: &[], header, body, payload: &[] };
@@ -323,7 +341,7 @@ pub fn ask_once<R: Requester>(requester: &R, to: R::To, body: &[u8]) -> Option<R
 /// was sent.
 pub fn post<R: Requester>(requester: &R, to: R::To, body: &[u8]) -> bool {
     let map = requester.map();
-    let server = to.server(&map);
+    let server = requester.server(to, &map);
     // One repetition: the connection at hand may have been broken for long.
     for _ in 0..2 {
         let Ok(mut link) = requester.take(server, &map) else {
@@ -424,7 +442,7 @@ fn mend<R: Requester>(
     if backoff.has_begun() {
         requester.refresh();
         let map = requester.map();
-        let server = to.server(&map);
+        let server = requester.server(to, &map);
         if !is_asked::<R>(&map, server) && !joins(&map, server) {
             return Err(Errno::IO);
         }

@@ -5,7 +5,7 @@
 //! prints nothing, raises no SIGPIPE. A call that ends early leaves a connection unusable rather than with
 //! half a message in it.
 //!
-//! The server half ([`Server`], [`Service`], [`Responder`]) gives a thread to each connection that is busy,
+//! The server half ([`Server`], [`Service`], [`Call`]) gives a thread to each connection that is busy,
 //! and parks those that are idle in one epoll, where they cost neither a thread nor a buffer.
 //!
 //! - [`endpoint`]: where a daemon listens.
@@ -40,5 +40,5 @@ pub use exchange::{Exchange, exchange};
 pub use limits::raise_descriptor_limit;
 pub use progress::Received;
 pub use refusals::{Peer, Refusals};
-pub use server::{Parting, PeerInfo, Responder, Server, ServerOptions, Service};
+pub use server::{Call, Parting, PeerInfo, Responder, Server, ServerOptions, Service};
 pub use spin::Spin;

@@ -18,16 +18,20 @@
 //! - [`greeting`]: the server's side of the authentication.
 //! - [`pool`]: parked connections and the workers; [`staff`]: how many workers there are, and who waits.
 //! - [`crowd`]: whether busy-waiting takes a core from others.
-//! - [`inbox`]: receiving requests; [`responder`]: sending answers.
+//! - [`inbox`]: receiving requests; [`responder`]: sending answers; [`call`]: both, with their buffers, also for a service
+//!   that answers later; [`shelf`]: buffers for that.
 
 mod accept;
+mod call;
 mod greeting;
 mod guests;
 mod inbox;
 mod pool;
 mod responder;
+mod shelf;
 mod staff;
 
+pub use call::Call;
 pub use responder::Responder;
 
 use crate::endpoint::Endpoint;
@@ -73,18 +77,11 @@ pub trait Service: Send + Sync + 'static {
         false
     }
 
-    /// Serves one request: `payload` is all of its payload, in a buffer that is reused after. May block.
-    /// Requests of one connection come one after the other. If it returns without an answer, EIO is sent.
-    fn serve(
-        &self,
-        session: &mut Self::Session,
-        header: &Header,
-        body: &[u8],
-        payload: &mut [u8],
-        reply: &mut Responder<'_>,
-    );
+    /// Serves one request. May block. Requests of one connection come one after the other, but for those that were taken
+    /// away ([`Call::later`]). If it returns without an answer, and without having taken it away, EIO is sent.
+    fn serve(&self, session: &mut Self::Session, call: &mut Call);
 
-    /// The connection is gone; called once for each session.
+    /// The connection is gone; called once for each session. Requests that were taken away may still be carried out.
     fn closed(&self, session: Self::Session, how: Parting);
 }
 

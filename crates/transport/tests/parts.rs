@@ -7,7 +7,7 @@ use bivouac_proto::auth::{Hello, Key, Welcome};
 use bivouac_proto::data::DataRequest;
 use bivouac_proto::{Header, Kind, Reply};
 use bivouac_transport::{
-    Connection, Outgoing, Parting, PeerInfo, Responder, Server, ServerOptions, Service, TransportError,
+    Call, Connection, Outgoing, Parting, PeerInfo, Server, ServerOptions, Service, TransportError,
 };
 use common::*;
 use std::io::IoSlice;
@@ -47,7 +47,7 @@ impl Service for Watching {
     }
 
     fn accept(&self, _: &Hello, _: PeerInfo) -> Option<(usize, Welcome)> {
-        Some((0, Welcome { epoch: Epoch(1), namespace: 0 }))
+        Some((0, Welcome { epoch: Epoch(1), namespace: 0, process: 0 }))
     }
 
     fn arriving(&self, times: &mut usize, header: &Header, body: &[u8], so_far: &[u8]) -> bool {
@@ -60,7 +60,8 @@ impl Service for Watching {
         header.payload_len.is_multiple_of(2)
     }
 
-    fn serve(&self, times: &mut usize, _: &Header, _: &[u8], payload: &mut [u8], reply: &mut Responder<'_>) {
+    fn serve(&self, times: &mut usize, call: &mut Call) {
+        let (_, _, payload, reply) = call.parts();
         let mut notes = self.notes.lock().unwrap();
         notes.wrong |= *payload != patterned(0, payload.len())[..];
         notes.served.push(payload.len());

@@ -97,6 +97,12 @@ impl Passthrough {
         Ok((file, path))
     }
 
+    /// The same for an operation on a range of it.
+    fn check_at(&self, on: On, ino: INodeNo, offset: u64, len: usize) -> Outcome<()> {
+        let (_, path) = self.node(ino)?;
+        self.faults.check_at(on, &path, &(offset..offset.saturating_add(len as u64)))
+    }
+
     /// The same for a name in a directory.
     fn check_name(&self, on: On, parent: INodeNo, name: &OsStr) -> Outcome<(Arc<OwnedFd>, PathBuf)> {
         let (directory, path) = self.node(parent)?;
@@ -329,7 +335,7 @@ impl Filesystem for Passthrough {
         reply: ReplyData,
     ) {
         answer!(reply, bytes => reply.data(&bytes), {
-            self.check(On::READ, ino)?;
+            self.check_at(On::READ, ino, offset, size as usize)?;
             let (file, mut bytes, mut done) = (self.handle(fh)?, vec![0; size as usize], 0);
             while done < bytes.len() {
                 match file.read_at(&mut bytes[done..], offset + done as u64).map_err(behind)? {
@@ -355,7 +361,7 @@ impl Filesystem for Passthrough {
         reply: ReplyWrite,
     ) {
         answer!(reply, count => reply.written(count), {
-            self.check(On::WRITE.and(On::FILL), ino)?;
+            self.check_at(On::WRITE.and(On::FILL), ino, offset, data.len())?;
             Ok(self.handle(fh)?.write_at(data, offset).map_err(behind)? as u32)
         });
     }

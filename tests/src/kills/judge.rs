@@ -168,7 +168,12 @@ impl Judged {
             _ => LIMIT,
         };
         if times.waited(began, at) > limit {
-            self.wrong.push(format!("{step:?} took {:.1} s: {outcome:?}", took as f64 / 1e9));
+            let after = |time: u64| (time as f64 - times.fault as f64) / 1e9;
+            let when = [began, at, times.restart, times.recovered].map(after);
+            self.wrong.push(format!(
+                "{step:?} took {:.1} s: {outcome:?} (seconds after the fault: began, ended, restart, recovery: {when:.1?})",
+                took as f64 / 1e9
+            ));
         }
         if let Step::Share { number } = step {
             let range = match outcome {

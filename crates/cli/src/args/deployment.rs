@@ -1,5 +1,6 @@
 //! Deployments: what they are made of, and starting, seeing and ending them.
 
+use super::ForwardingArgs;
 use super::values::{
     BlockSize, Width, parse_block_size, parse_heal_after, parse_heal_rate, parse_lease, parse_log_level,
     parse_mount, parse_name, parse_width,
@@ -68,6 +69,12 @@ pub struct ServerArgs {
     /// where these suffice.
     #[arg(long, value_name = "FILE")]
     pub failure_domain: Option<PathBuf>,
+    /// A directory of the site's storage that is forwarded (`bivouac forward`).
+    #[arg(long, value_name = "DIR", help_heading = "Forwarding")]
+    pub forward: Option<PathBuf>,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub forwarding: ForwardingArgs,
     /// How to start daemons on hosts.
     #[arg(long, value_enum, default_value_t = LauncherChoice::Auto)]
     pub launcher: LauncherChoice,
@@ -182,4 +189,7 @@ pub struct DaemonArgs {
     /// Write down, or restore, layouts of files, as the order on standard input says.
     #[arg(long, conflicts_with_all = ["serve", "cleanup", "stage"])]
     pub layouts: bool,
+    /// Start processes of an exploration, as the orders on standard input say.
+    #[arg(long, conflicts_with_all = ["serve", "cleanup", "stage", "layouts"])]
+    pub explore: bool,
 }

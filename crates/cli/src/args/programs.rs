@@ -54,6 +54,10 @@ pub struct RunArgs {
     /// component). Colons in names are written `\:`.
     #[arg(long, value_name = "SRC[:DST]", value_parser = parse_preload)]
     pub preload: Vec<Copy>,
+    /// Let the command start when the names, sizes and attributes of what is preloaded are there: contents come from SRC when a file
+    /// is opened, and meanwhile in the background. All servers have to see SRC, and it must not change before the end.
+    #[arg(long, requires = "preload")]
+    pub lazy: bool,
     /// Copy SRC (in the mount) out to DST when the command has ended.
     #[arg(long, value_name = "SRC:DST", value_parser = parse_flush)]
     pub flush: Vec<Copy>,

@@ -79,6 +79,13 @@ pub(super) fn parse_block_size(text: &str) -> Result<BlockSize, String> {
     template::parse_size(text).map(BlockSize).map_err(|e| e.to_string())
 }
 
+/// Seconds of a phase of a pattern.
+pub(super) fn parse_seconds(text: &str) -> Result<f64, String> {
+    let most = bivouac_explore::patterns::STONEWALL_MAX;
+    let seconds = text.parse().ok().filter(|seconds: &f64| *seconds > 0.0 && *seconds <= most);
+    seconds.ok_or_else(|| format!("seconds, up to {most}"))
+}
+
 /// Seconds, as milliseconds.
 pub(super) fn parse_lease(text: &str) -> Result<u32, String> {
     let seconds: Option<f64> = text.parse().ok();

@@ -23,7 +23,7 @@ pub enum Phase {
     Restart,
     /// Copy everything in.
     Preload,
-    /// Remove the copy. The deployment is complete.
+    /// Let programs use the deployment, which is complete, and remove the copy.
     Remove,
 }
 

@@ -1,7 +1,8 @@
 //! What `bivouac status --json` says. Fields are added; none changes its meaning or goes without a new version.
 
+use crate::forward::Shown;
 use crate::holding::Holding;
-use crate::policy::Shown;
+use crate::policy;
 use bivouac_layout::{Rebuild, Rule};
 use bivouac_proto::control::Stats;
 use bivouac_proto::restripe::Progress;
@@ -37,7 +38,9 @@ pub(super) struct Deployment {
     /// What the servers do to bring files to where they are to be; `null`: nothing is to be done.
     pub(super) rebuild: Option<Rebuilding>,
     /// The policy by which it grows and shrinks by itself; `null`: that is off.
-    pub(super) policy: Option<Shown>,
+    pub(super) policy: Option<policy::Shown>,
+    /// The directory of the site's storage that is forwarded, and what went through its I/O nodes; `null`: none is.
+    pub(super) forwarding: Option<Shown>,
     pub(super) epoch: Option<u64>,
     /// The node whose agent is the controller; `null`: there is none.
     pub(super) leader: Option<u16>,

@@ -63,6 +63,9 @@ pub(super) fn one(d: &Deployment) -> String {
     if let Some(policy) = &d.policy {
         text.push_str(&format!("{}\n", policy.line(&d.name)));
     }
+    if let Some(forwarding) = &d.forwarding {
+        text.push_str(&format!("{}\n", forwarding.line()));
+    }
     text.push_str(&servers_table(d));
     text
 }

@@ -169,7 +169,7 @@ impl Shared {
         map.is_vacated(node)
             && !map.has_left(node)
             && node != self.node
-            && !self.asks.voters().contains(&node)
+            && !self.asks.relied_on().contains(&node)
     }
 
     /// Commits that the rebuild that is under way by this map is complete.

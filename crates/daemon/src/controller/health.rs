@@ -14,6 +14,8 @@
 //! down when it has not answered for as long as a lease lasts, and has none any more ([`super::leases`]). The death of its
 //! process ends its lease, too.
 //!
+//! I/O nodes have leases, too, and others take their place: without copies, when they are declared down.
+//!
 //! Where nothing has copies and agents start dead servers of their nodes again, one whose process is gone is waited for
 //! as long as programs wait for it. If it answers before it is declared down, it is joining at once.
 //!
@@ -118,7 +120,10 @@ impl Watcher {
                     let map = shared.newest();
                     let takes_shards =
                         self.server().is_some_and(|server| map.moving.iter().any(|entry| entry.to == server));
-                    if takes_shards || self.is(&map, ServerState::Down) || self.is(&map, ServerState::Joining)
+                    if takes_shards
+                        || self.is(&map, ServerState::Down)
+                        || self.is(&map, ServerState::Joining)
+                        || (self.forwards(&map) && !self.leasing.holds(self.last_answer))
                     {
                         next = Instant::now() + JOINING;
                     }
@@ -131,7 +136,9 @@ impl Watcher {
                     }
                     // Refused, after `beat` has tried a fresh connection: nobody is there.
                     self.miss(shared, &map, &error);
-                    let is_dead = error.is_death() && (map.copies == 1 || error.is_refusal());
+                    // A connection that is cut is the death of a process whose place nobody takes.
+                    let is_replaced = map.copies > 1 || self.forwards(&map);
+                    let is_dead = error.is_death() && (!is_replaced || error.is_refusal());
                     if is_dead && self.is_expected_back(shared, &map) {
                         self.link = None;
                         next = Instant::now() + JOINING;
@@ -201,7 +208,9 @@ impl Watcher {
         if map.copies > 1 && self.server().is_some() {
             return silent >= self.lease && self.leasing.has_run_out(Instant::now());
         }
-        silent >= HANG || (silent >= SILENCE && !self.member.endpoint.takes_connections(REACH))
+        let is_silent =
+            silent >= HANG || (silent >= SILENCE && !self.member.endpoint.takes_connections(REACH));
+        is_silent && (!self.forwards(map) || self.leasing.has_run_out(Instant::now()))
     }
 
     /// Whether nobody reaches the node of this agent: what its programs have ends. Locks are lost by that, so it takes longer
@@ -362,10 +371,16 @@ impl Watcher {
     /// The lease that goes with the next ping: for a server that takes part, and knows what others have of it now.
     fn next_lease(&mut self, shared: &Shared, map: &Map) -> Option<Grant> {
         let server = self.server()?;
-        let takes_part = map.copies > 1 && !self.is(map, ServerState::Down);
+        let takes_part = map.has_leases() && !self.is(map, ServerState::Down);
         let is_wanted = takes_part && !shared.leaves_out(map, server);
         let may_have = is_wanted && !shared.is_replaced(server, self.epoch);
         if may_have { self.leasing.next(shared.confirmed()) } else { None }
+    }
+
+    /// Whether the daemon is an I/O node: another one takes its place when it is down, without copies, too.
+    fn forwards(&self, map: &Map) -> bool {
+        let forwarding = map.forwarding.as_ref();
+        self.server().is_some_and(|me| forwarding.is_some_and(|of| of.all().any(|io_node| io_node == me)))
     }
 
     /// Whether the daemon is a server in this state.

@@ -18,12 +18,14 @@ pub(super) struct Leasing {
     answer: Option<(u64, Instant)>,
     /// The server may have a lease until then.
     until: Instant,
+    /// This controller has granted it one that lasts until then.
+    granted: Option<Instant>,
 }
 
 impl Leasing {
     /// Of a controller that begins now.
     pub(super) fn new(length: Duration, now: Instant) -> Leasing {
-        Leasing { length, answer: None, until: now + length }
+        Leasing { length, answer: None, until: now + length, granted: None }
     }
 
     /// The server has answered, and its clock has shown this.
@@ -33,7 +35,7 @@ impl Leasing {
 
     /// What answers next may be another process, with another clock.
     pub(super) fn forget(&mut self) {
-        self.answer = None;
+        (self.answer, self.granted) = (None, None);
     }
 
     /// The lease that the next ping brings. `confirmed`: the beginning of the latest exchange in which most voters have
@@ -45,7 +47,13 @@ impl Leasing {
         }
         // Before it is sent: it may arrive although nobody hears of that.
         self.until = self.until.max(arrived + self.length);
+        self.granted = Some(arrived + self.length);
         Some(Grant { from, millis: self.length.as_millis() as u32 })
+    }
+
+    /// Whether this controller has granted one that has not run out.
+    pub(super) fn holds(&self, now: Instant) -> bool {
+        self.granted.is_some_and(|until| now < until)
     }
 
     /// Whether the server certainly has no lease any more. (Clocks do not go at quite the same speed.)
@@ -70,7 +78,9 @@ mod tests {
         assert_eq!(leasing.next(None), None);
         assert_eq!(leasing.next(Some(at(99))), None, "it may have been replaced since");
         assert!(!leasing.has_run_out(at(2000)) && leasing.has_run_out(at(2020)));
+        assert!(!leasing.holds(at(100)));
         assert_eq!(leasing.next(Some(at(100))), Some(Grant { from: 7, millis: 2000 }));
+        assert!(leasing.holds(at(2000)) && !leasing.holds(at(2100)));
         assert!(!leasing.has_run_out(at(2100)) && leasing.has_run_out(at(2120)));
         leasing.forget();
         assert_eq!(leasing.next(Some(at(500))), None, "another clock");

@@ -98,6 +98,11 @@ impl ControlLink {
         Ok(self.connection.set_silence(timeout.max(Duration::from_millis(1)))?)
     }
 
+    /// Whether the daemon has ended, or the connection has. Only while no answer is late.
+    pub fn has_ended(&self) -> bool {
+        self.connection.is_broken() || self.connection.has_ended()
+    }
+
     /// Waits for the answer that the last request did not get in time, if there is one, and drops it.
     pub fn finish(&mut self) -> Result<(), LinkError> {
         if self.late {

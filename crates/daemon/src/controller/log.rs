@@ -67,8 +67,8 @@ impl MapLog {
         self.voter.propose(Proposal::Begun, COMMIT).map(|_| ())
     }
 
-    /// Who votes.
-    pub(crate) fn voters(&self) -> Vec<NodeId> {
-        self.voter.standing().voters
+    /// The nodes on which a decision can still depend ([`Standing::relied_on`](super::raft::voter::Standing)).
+    pub(crate) fn relied_on(&self) -> Vec<NodeId> {
+        self.voter.standing().relied_on
     }
 }

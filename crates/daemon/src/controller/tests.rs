@@ -7,11 +7,11 @@ use bivouac_layout::Founding;
 use bivouac_layout::NodeId;
 use bivouac_layout::map::{Node, Server as MapServer};
 use bivouac_proto::auth::{Hello, KEY_LEN, Welcome};
-use bivouac_proto::{Header, Reply, Request};
+use bivouac_proto::{Reply, Request};
 use bivouac_testing::{HANG, eventually, is_quick};
 use bivouac_transport::engine::budget::ping;
 use bivouac_transport::engine::budget::refusing::GONE;
-use bivouac_transport::{Parting, PeerInfo, Responder, Server, ServerOptions, Service};
+use bivouac_transport::{Call, Parting, PeerInfo, Server, ServerOptions, Service};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc;
@@ -115,9 +115,10 @@ impl Service for Fake {
         (Epoch(self.0.epoch.load(Ordering::SeqCst)), 0)
     }
     fn accept(&self, _: &Hello, _: PeerInfo) -> Option<((), Welcome)> {
-        Some(((), Welcome { epoch: self.versions().0, namespace: 0 }))
+        Some(((), Welcome { epoch: self.versions().0, namespace: 0, process: 0 }))
     }
-    fn serve(&self, _: &mut (), _: &Header, body: &[u8], _: &mut [u8], reply: &mut Responder<'_>) {
+    fn serve(&self, _: &mut (), call: &mut Call) {
+        let (_, body, _, reply) = call.parts();
         while self.0.hangs.load(Ordering::SeqCst) {
             std::thread::sleep(Duration::from_millis(10));
         }

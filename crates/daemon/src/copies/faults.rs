@@ -174,6 +174,23 @@ impl Copies {
         if is_sync { self.could_not_sync() } else { self.wait_until_out() }
     }
 
+    /// The own storage has failed this server's part of a change in where a file's blocks are, which others go on with. In none of
+    /// the groups that it holds is it to be relied on before it has learnt of that. Whether the map says so by now.
+    pub(crate) fn could_not_take_part(&self, ino: Ino, errno: Errno, groups: Vec<Group>) -> bool {
+        self.note_failure(ino, errno);
+        let map = self.links.map();
+        let (behind, in_step): (Vec<Group>, Vec<Group>) =
+            groups.iter().partition(|group| map.is_behind(**group, self.me));
+        if !in_step.iter().all(|group| self.has_others(*group)) {
+            return false;
+        }
+        let told = self.catching.spoil(behind);
+        in_step.into_iter().chain(told).for_each(|group| self.suspect(group, self.me));
+        self.wait_until_out();
+        let map = self.links.map();
+        groups.iter().all(|group| map.is_behind(*group, self.me))
+    }
+
     /// Waits until this server is behind where it is suspect and others are in step. Whether there was any such group, and
     /// the map says so now.
     fn wait_until_out(&self) -> bool {

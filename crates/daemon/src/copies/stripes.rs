@@ -25,9 +25,7 @@ use std::time::{Duration, Instant};
 
 /// Most files in one answer.
 const FILES: usize = 10_000;
-/// So many files of which something was taken are remembered in any case.
-const TAKEN: usize = 100_000;
-/// Others for so long: longer than a step takes, and than anybody goes by a layout that he has asked for.
+/// For so long it is remembered of which files something was taken: longer than a step takes, and than anybody goes by a layout that he has asked for.
 const MEMORY: Duration = Duration::from_secs(3600);
 
 /// By which version of its layout a server has taken something of a file, and when.
@@ -44,7 +42,8 @@ impl Copies {
     pub(crate) fn takes(&self, ino: Ino, version: u32) {
         self.apply(ino, 0..u64::MAX, || {
             let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
-            if taken.len() >= TAKEN {
+            // Not each time: the next time is when as many have come as are left.
+            if taken.len() == taken.capacity() {
                 taken.retain(|_, (_, since)| since.elapsed() < MEMORY);
             }
             taken.insert(ino, (version, Instant::now()));

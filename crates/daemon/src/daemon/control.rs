@@ -1,17 +1,21 @@
 //! Requests that concern the daemon itself: from the controller, from other voters, and from administrators.
 
-use super::{Daemon, End, Session};
+use super::{Daemon, End};
+use crate::around::Around;
 use crate::controller::ControllerError;
 use crate::controller::group::{Group, Start};
 use crate::lease::Lease;
-use crate::rebuilding::Rebuilder;
+use crate::services::Session;
 use crate::verify::With;
 use bivouac_layout::Epoch;
+use bivouac_meta::MetaStore;
 use bivouac_node::release::monotonic;
 use bivouac_proto::control::{ControlReply, ControlRequest, HELD_MAX, Stats};
 use bivouac_proto::status::Failure;
 use bivouac_proto::verify::VerifyRequest;
 use bivouac_proto::{Errno, Refusal, Reply};
+use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 impl Daemon {
@@ -51,7 +55,7 @@ impl Daemon {
             ControlRequest::Ping { lease, .. } => {
                 if let Some(grant) = lease {
                     // What others have by the newest map, this server must not answer for any more.
-                    if let Some(store) = self.meta.get() {
+                    if let Some(store) = self.meta_store().filter(|_| self.links.map().copies > 1) {
                         store.step_down();
                     }
                     self.links.lease.grant(*grant);
@@ -59,11 +63,13 @@ impl Daemon {
                 let clock = Lease::clock();
                 let map = self.links.map();
                 let epoch = map.epoch;
-                let caught_up = self.follower.get().map_or(Vec::new(), |follower| follower.caught_up(&map));
-                let suspects = self.copies.as_ref().map_or(Vec::new(), |copies| copies.suspects());
+                let storage = self.storage.as_ref();
+                let open = storage.and_then(|storage| storage.open());
+                let caught_up = open.map_or(Vec::new(), |open| open.follower.caught_up(&map));
+                let suspects = storage.map_or(Vec::new(), |storage| storage.copies.suspects());
                 let accounted = self.agent.as_ref().map_or(Epoch(0), |agent| agent.accounted());
                 let (boot, unreached) = (self.boot, self.links.reach.unreached());
-                let rebuilt = self.rebuilder.get().map_or(0, |rebuilder| rebuilder.rebuilt(epoch));
+                let rebuilt = open.map_or(0, |open| open.rebuilder.rebuilt(epoch));
                 Some(ControlReply::Pong {
                     epoch,
                     boot,
@@ -81,12 +87,12 @@ impl Daemon {
             }),
             ControlRequest::Verify(request) => self.verify(request)?,
             ControlRequest::Alone { server } => {
-                let store = self.meta.get().ok_or(Refusal::OldServer)?;
+                let store = self.meta_store().ok_or(Refusal::OldServer)?;
                 let (files, example) = store.alone_on(*server);
                 Some(ControlReply::Alone { files, example })
             }
             ControlRequest::Losses { servers, after } => {
-                let store = self.meta.get().ok_or(Refusal::OldServer)?;
+                let store = self.meta_store().ok_or(Refusal::OldServer)?;
                 let on_their_way = store.on_their_way();
                 Some(ControlReply::Losses { files: store.losses(servers, *after)?, on_their_way })
             }
@@ -96,15 +102,32 @@ impl Daemon {
             }
             ControlRequest::Leave { ask } => Some(self.leave(*ask)?),
             ControlRequest::Held => {
-                let store = self.meta.get().ok_or(Refusal::OldServer)?;
+                let store = self.meta_store().ok_or(Refusal::OldServer)?;
                 let rule = self.links.map().rebuild.map(|rebuild| rebuild.rule);
                 Some(ControlReply::Held(rule.map_or(Vec::new(), |rule| store.held_files(rule, HELD_MAX))))
+            }
+            ControlRequest::Kept => {
+                let forwarding = self.forwarding.as_ref().ok_or(Refusal::OldServer)?;
+                Some(ControlReply::Held(forwarding.kept(HELD_MAX)))
             }
             ControlRequest::Programs { held } if held.len() <= HELD_MAX => {
                 let agent = self.agent.as_ref().ok_or(Errno::OPNOTSUPP)?;
                 Some(ControlReply::Programs(agent.holders(held)))
             }
             ControlRequest::Programs { .. } => return Err(Errno::INVAL.into()),
+            ControlRequest::Forwarding => Some(ControlReply::Forwarding(self.links.map().forwarding.clone())),
+            ControlRequest::Backend { directory } => {
+                let refused = bivouac_forward::io_node::check(Path::new(directory)).err();
+                let cause = |error| {
+                    match error {
+                    Errno::LOOP => "there it is the mount of a command that uses it through I/O nodes, in which the server was \
+                                    started"
+                        .to_owned(),
+                    error => error.to_string(),
+                }
+                };
+                refused.map(|error| ControlReply::Failed { cause: cause(error) })
+            }
             ControlRequest::Wards => Some(ControlReply::Wards(self.wards.all())),
             ControlRequest::Stats => Some(ControlReply::Stats(Box::new(self.stats()))),
             ControlRequest::Lifeline | ControlRequest::Release => None,
@@ -128,20 +151,16 @@ impl Daemon {
 
     /// Checks what this server stores.
     fn verify(&self, request: &VerifyRequest) -> Result<Option<ControlReply>, Failure> {
-        let (Some(server), Some(data)) = (&self.config.server, &self.links.data) else {
-            return Err(Errno::OPNOTSUPP.into());
-        };
-        let (Some(meta), Some(copies)) = (self.meta.get(), &self.copies) else {
-            return Err(Refusal::OldServer.into());
-        };
+        let storage = self.storage.as_ref().ok_or(Errno::OPNOTSUPP)?;
+        let meta = storage.meta_store().ok_or(Refusal::OldServer)?;
         let with = || With {
-            me: server.id,
-            links: self.links.clone(),
-            data: data.clone(),
+            me: storage.me,
+            links: storage.links.clone(),
+            data: storage.data.clone(),
             meta: meta.clone(),
-            copies: copies.clone(),
+            copies: storage.copies.clone(),
         };
-        self.verifier.serve(request, with)
+        storage.verifier.serve(request, with)
     }
 
     /// What concerns the voters, or the controller.
@@ -189,31 +208,19 @@ impl Daemon {
     }
 
     pub(super) fn stats(&self) -> Stats {
-        let counts = self.meta.get().map(|meta| meta.counts()).unwrap_or_default();
-        let space = self.links.data.as_ref().and_then(|d| d.space().ok()).unwrap_or_default();
-        let (direct_read, direct_written) = self.fences().map_or((0, 0), |fences| fences.totals());
+        let all = self.storage.as_ref().map_or(Stats::default(), |storage| storage.stats());
         Stats {
-            inodes: counts.inodes,
-            stored: self.links.data.as_ref().map_or(0, |d| d.stored()),
-            capacity: space.total,
-            available: space.available,
-            device: space.device,
-            meta_operations: self.counters.meta.load(Ordering::Relaxed),
-            data_operations: self.counters.data.load(Ordering::Relaxed),
-            bytes_read: self.counters.read.load(Ordering::Relaxed),
-            bytes_written: self.counters.written.load(Ordering::Relaxed),
-            connections: self.counters.connections.load(Ordering::Relaxed),
-            opens: counts.opens,
-            damaged: self.links.data.as_ref().map_or(0, |d| d.missing()),
-            direct_read,
-            direct_written,
+            forwarded: self
+                .forwarding
+                .as_ref()
+                .map_or_else(Default::default, |forwarding| forwarding.counts()),
+            connections: self.connections.load(Ordering::Relaxed),
             lease_ms: self.links.lease.left(),
-            fetched: self.copies.as_ref().map_or(0, |copies| copies.fetched()),
-            without_room: self.copies.as_ref().map_or(0, |copies| copies.without_room()),
-            lazy_files: counts.lazy.0,
-            lazy_bytes: counts.lazy.1,
-            unfetchable: counts.unfetchable,
-            rebuild: self.rebuilder.get().map_or(Default::default(), Rebuilder::progress),
+            ..all
         }
+    }
+
+    pub(super) fn meta_store(&self) -> Option<&Arc<MetaStore<Around>>> {
+        self.storage.as_ref()?.meta_store()
     }
 }

@@ -4,12 +4,11 @@
 //! as go into a message of moderate length. Holes are not sent and stay holes. The sub-file becomes as long as what it got
 //! reaches, not longer than the file.
 
-use super::{Restriping, lock};
+use super::{Failed, Restriping, lock};
 use bivouac_data::DataError;
 use bivouac_layout::restripe::{Move, moves};
 use bivouac_layout::{Group, Map, ServerId};
 use bivouac_proto::restripe::{Restripe, RestripeReply, RestripeRequest, STRETCHES_MAX};
-use bivouac_proto::status::Failure;
 use bivouac_proto::{Errno, Reply, Request, Time};
 use bivouac_transport::engine::To;
 use std::collections::BTreeMap;
@@ -75,7 +74,7 @@ impl Restriping {
         step: &Restripe,
         length: u64,
         rate: u64,
-    ) -> Result<RestripeReply, Failure> {
+    ) -> Result<RestripeReply, Failed> {
         let Some(taking) = self.begin_taking(step) else { return Err(Errno::AGAIN.into()) };
         let range = step.start..step.end.min(length);
         let wanted: Vec<Move> = moves(map, (&step.old, &step.new), range, self.me).collect();
@@ -85,7 +84,7 @@ impl Restriping {
         if !step.old.servers_to_clear(map, u64::MAX).contains(&self.me) {
             // Whatever is here was left when this server was given up, or by an earlier try.
             let drop = || self.store.drop_sub_file(step.ino);
-            self.copies.apply(step.ino, 0..u64::MAX, drop).map_err(|error| error.errno())?;
+            self.copies.apply(step.ino, 0..u64::MAX, drop)?;
         }
         self.clear(step, &wanted)?;
         let mut by_server: BTreeMap<ServerId, Vec<Question>> = BTreeMap::new();
@@ -95,7 +94,7 @@ impl Restriping {
         let got = AtomicU64::new(0);
         let queues: Vec<&[Question]> =
             by_server.values().flat_map(|all| all.chunks(all.len().div_ceil(TO_ONE))).collect();
-        let ask_all = |questions: &[Question]| -> Result<(), Failure> {
+        let ask_all = |questions: &[Question]| -> Result<(), Failed> {
             for question in questions {
                 if taking.interrupted.load(Ordering::Relaxed) || self.links.map().members_since > map.epoch {
                     return Err(Errno::AGAIN.into());
@@ -119,31 +118,31 @@ impl Restriping {
         }
         if !wanted.is_empty() {
             // It may have been synced where it was, and that server removes it when the step is decided.
-            self.store.sync(step.ino).map_err(|error| error.errno())?;
+            self.store.sync(step.ino)?;
         }
         Ok(RestripeReply::Took { bytes: got.into_inner() })
     }
 
     /// What an earlier try may have left is not to show where the file has holes.
-    fn clear(&self, step: &Restripe, wanted: &[Move]) -> Result<(), Failure> {
+    fn clear(&self, step: &Restripe, wanted: &[Move]) -> Result<(), Failed> {
         let Some((first, last)) = wanted.first().zip(wanted.last()) else { return Ok(()) };
-        let length = self.store.extent(step.ino).map_err(|error| error.errno())?.length;
+        let length = self.store.extent(step.ino)?.length;
         let end = length.min(last.from.offset + last.from.len);
         let is_empty = match self.store.seek(step.ino, first.from.offset, false) {
             Ok(data) => data >= end,
             Err(error) if error.errno() == Errno::NXIO => true,
-            Err(error) => return Err(error.errno().into()),
+            Err(error) => return Err(error.into()),
         };
         if is_empty {
             return Ok(());
         }
         let stretches = wanted.iter().map(|wanted| wanted.from.offset..wanted.from.offset + wanted.from.len);
         let punch = || self.punch(step, stretches.filter(|stretch| stretch.start < end));
-        self.copies.apply(step.ino, 0..u64::MAX, punch).map_err(|error| error.errno().into())
+        Ok(self.copies.apply(step.ino, 0..u64::MAX, punch)?)
     }
 
     /// Gets some stretches, and writes them. How many bytes came.
-    fn get(&self, step: &Restripe, question: &Question) -> Result<u64, Failure> {
+    fn get(&self, step: &Restripe, question: &Question) -> Result<u64, Failed> {
         let Question { from, group, stretches } = question;
         let request = RestripeRequest::Give {
             group: *group,
@@ -174,7 +173,7 @@ impl Restriping {
                     data
                 }
             };
-            self.put(step, (*offset, *len), data, (length, written)).map_err(|error| error.errno())?;
+            self.put(step, (*offset, *len), data, (length, written))?;
         }
         Ok(count as u64)
     }

@@ -56,6 +56,8 @@ struct State {
     moved: u64,
     /// The most that went through, bytes per second.
     most: f64,
+    /// The most that moved, bytes per second.
+    moved_most: f64,
     /// What programs got at the last looks, bytes per second.
     before: [f64; BEFORE],
     at: usize,
@@ -74,6 +76,7 @@ impl Yielding {
             seen: programs(),
             moved: 0,
             most: 0.0,
+            moved_most: 0.0,
             before: [0.0; BEFORE],
             at: 0,
             limit: None,
@@ -92,6 +95,13 @@ impl Yielding {
         let mut state = self.state();
         state.look(Instant::now(), (self.programs)());
         state.limit.map_or(0, |limit| (limit as u64).max(1))
+    }
+
+    /// Bytes per second that have moved at most, as far as is known yet.
+    pub(super) fn moved_most(&self) -> u64 {
+        let mut state = self.state();
+        state.look(Instant::now(), (self.programs)());
+        state.moved_most as u64
     }
 
     /// Waits until so many bytes may move.
@@ -125,6 +135,7 @@ impl State {
         (self.looked, self.seen, self.moved) = (now, programs, 0);
         let finds = theirs + ours > self.most * MORE;
         self.most = (self.most * REMEMBERED).max(theirs + ours);
+        self.moved_most = (self.moved_most * REMEMBERED).max(ours);
         let best = self.before.iter().copied().fold(0.0, f64::max);
         if since > TICK * 4 {
             // Nothing has moved for long: this is what programs get alone.
@@ -222,6 +233,19 @@ mod tests {
         assert_eq!(yielding.limit(), 0);
         yielding.wait(1 << 40);
         yielding.wait(1);
+    }
+
+    #[test]
+    fn how_fast_files_move_is_known_without_what_programs_get() {
+        let yielding = Yielding::new(Box::new(|| 0));
+        yielding.wait(50 << 20);
+        std::thread::sleep(TICK);
+        let most = yielding.moved_most() as f64;
+        assert!(most > 10e6 && most <= (50 << 20) as f64 / TICK.as_secs_f64(), "{most}");
+        let mut state = yielding.state();
+        let looked = state.looked;
+        state.look(looked + TICK, 1 << 40);
+        assert!(state.most > most && state.moved_most < most, "programs' bytes do not count");
     }
 
     #[test]

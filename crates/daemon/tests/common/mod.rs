@@ -132,6 +132,8 @@ fn cluster_begun(name: &str, servers: u16, begin: impl FnOnce(Founding, &mut Con
     let environment = Environment {
         key_path: bivouac_node::key_path(&bivouac_node::place::find(uid, &name).expect("made")),
         mounted: None,
+        forwarded: None,
+        job: None,
         name,
         mount: "/bivouac".into(),
     };

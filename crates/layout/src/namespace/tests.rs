@@ -54,8 +54,13 @@ proptest! {
         prop_assert!(part_shard(Ino(dir), part).0 < SHARDS);
         prop_assert!(directory_shard(Ino(dir), &name).0 < SHARDS);
         prop_assert!(entry_shard(Ino(dir), true, &name).0 < SHARDS);
-        prop_assert!(Ino(dir).shard().0 < SHARDS);
-        prop_assert_eq!(Ino::new(Ino(dir).shard(), Ino(dir).counter()), Ino(dir));
+        match Ino(dir).is_forwarded() {
+            true => prop_assert_eq!(Ino(dir).shard(), ShardId::FORWARDED),
+            false => {
+                prop_assert!(Ino(dir).shard().0 < SHARDS);
+                prop_assert_eq!(Ino::new(Ino(dir).shard(), Ino(dir).counter()), Ino(dir));
+            }
+        }
     }
 }
 

@@ -61,6 +61,10 @@ pub struct Inner {
     pub blind: Mutex<Vec<ServerId>>,
     /// This data server (`None`: each) answers so.
     pub data_fault: Mutex<Option<(Option<ServerId>, Errno)>>,
+    /// The storage of this data server fails its part of steps.
+    pub excused: Mutex<Option<ServerId>>,
+    /// Copies of which the controller was to hear that they cannot be relied on.
+    pub distrusted: Mutex<Vec<(Group, ServerId)>>,
     /// This data server dies when it is asked for a length. As long as the map has it, the others leave out what they have
     /// behind this many bytes, which it would count.
     pub dies_asked: Mutex<Option<(ServerId, u64)>>,
@@ -137,6 +141,8 @@ impl Cluster {
             victim: Mutex::new(None),
             blind: Mutex::default(),
             data_fault: Mutex::new(None),
+            excused: Mutex::default(),
+            distrusted: Mutex::default(),
             dies_asked: Mutex::default(),
             data_pause: Mutex::new(None),
             room: AtomicUsize::new(usize::MAX),
@@ -644,6 +650,9 @@ impl Outside for Port {
             {
                 return Err(errno.into());
             }
+            if *inner.excused.lock().unwrap() == Some(*server) {
+                return Ok(RestripeReply::Excused);
+            }
             inner.restripe(*server, request).map_err(Failure::Errno)
         };
         servers.iter().map(ask).collect()
@@ -674,6 +683,10 @@ impl Outside for Port {
                 .and_then(|file| copy_pieces(&file, (&request.layout, &map), range, is_its, write)))
         };
         servers.iter().map(fetch).collect()
+    }
+
+    fn distrust(&self, group: Group, holder: ServerId) {
+        self.inner().distrusted.lock().unwrap().push((group, holder));
     }
 
     fn now(&self) -> Time {

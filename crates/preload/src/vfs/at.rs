@@ -46,7 +46,7 @@ pub(super) fn turns<T>(
     dirfd: i32,
     path: &CStr,
     follow: bool,
-    mut found: Option<Vec<u8>>,
+    mut found: Option<links::Inside>,
     kernel: &impl Fn(i32, &CStr) -> Result<T, Errno>,
     inside: &impl Fn(&'static Client, Ino, &[u8]) -> Result<T, Fail>,
 ) -> Result<T, Errno> {
@@ -56,7 +56,7 @@ pub(super) fn turns<T>(
             Some(path) => (libc::AT_FDCWD, path.as_c_str()),
             None => (dirfd, path),
         };
-        let walked: Vec<u8>;
+        let walked: Box<[u8]>;
         let place = if found.is_some() { Place::Kernel } else { place(dirfd, path)? };
         let (start, rest) = match place {
             Place::Inside { start, path } => (start, path),
@@ -70,14 +70,14 @@ pub(super) fn turns<T>(
                 None => continue,
             },
             Place::Unsure => match links::walk(dirfd, path, follow) {
-                Some(inside) => {
+                Some((start, inside)) => {
                     walked = inside;
-                    (Ino::ROOT, &walked[..])
+                    (start, &walked[..])
                 }
                 None => return kernel(dirfd, path),
             },
             Place::Kernel => {
-                let inside = match found.take() {
+                let (start, inside) = match found.take() {
                     Some(found) => found,
                     None => match kernel(dirfd, path) {
                         Err(errno) if links::may_lead_inside(errno) => {
@@ -87,7 +87,7 @@ pub(super) fn turns<T>(
                     },
                 };
                 walked = inside;
-                (Ino::ROOT, &walked[..])
+                (start, &walked[..])
             }
         };
         match state::apart(|| inside(state::client()?, start, rest)) {
@@ -133,13 +133,13 @@ pub fn settle(dirfd: i32, path: &CStr) -> Result<Settled, Errno> {
             Place::Inside { start, path } => (start, path.to_vec()),
             Place::Descriptor(_) => return Err(Errno::XDEV),
             Place::Unsure => match links::walk(dirfd, path, false) {
-                Some(inside) => (Ino::ROOT, inside),
+                Some((start, inside)) => (start, inside.into_vec()),
                 None => return Ok(Settled::Kernel(dirfd, path.to_owned())),
             },
             // A name that is not there, or not yet, may still lie behind a link.
             Place::Kernel => match sys!(SYS_faccessat, dirfd, path.as_ptr(), libc::F_OK) {
                 Err(errno) if links::may_lead_inside(errno) => match links::into_mount(dirfd, path, false) {
-                    Some(inside) => (Ino::ROOT, inside),
+                    Some((start, inside)) => (start, inside.into_vec()),
                     None => return Ok(Settled::Kernel(dirfd, path.to_owned())),
                 },
                 _ => return Ok(Settled::Kernel(dirfd, path.to_owned())),

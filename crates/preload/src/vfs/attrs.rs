@@ -468,9 +468,9 @@ pub fn truncate(path: &CStr, size: i64) -> Result<(), Errno> {
     )
 }
 
-/// The figures of the mount.
-fn figures() -> Result<libc::statfs, Errno> {
-    let figures = state::client()?.statfs()?;
+/// The figures of the file system that an inode lies on.
+fn figures(ino: Ino) -> Result<libc::statfs, Errno> {
+    let figures = state::client()?.statfs_of(ino)?;
     // SAFETY: plain numbers, for which zero is a value.
     let mut statfs: libc::statfs = unsafe { std::mem::zeroed() };
     let unit = u64::from(figures.block_size.max(1));
@@ -492,18 +492,17 @@ pub fn statfs<T>(
     kernel: impl Fn(&CStr) -> Result<T, Errno>,
     show: impl Fn(&libc::statfs) -> T,
 ) -> Result<T, Errno> {
-    if state::active() && described(libc::AT_FDCWD, path, 0, true)?.is_some() {
-        return state::apart(figures).map(|figures| show(&figures));
+    if state::active()
+        && let Some(file) = described(libc::AT_FDCWD, path, 0, true)?
+    {
+        return state::apart(|| figures(file.ino())).map(|figures| show(&figures));
     }
     at(
         libc::AT_FDCWD,
         path,
         true,
         |_, path| kernel(path),
-        |client, start, path| {
-            client.stat(start, path, true)?;
-            Ok(show(&figures()?))
-        },
+        |client, start, path| Ok(show(&figures(client.stat(start, path, true)?.ino)?)),
     )
 }
 
@@ -514,7 +513,7 @@ pub fn fstatfs<T>(
     show: impl Fn(&libc::statfs) -> T,
 ) -> Result<T, Errno> {
     match fds::get(fd)? {
-        Some(_) => state::apart(figures).map(|figures| show(&figures)),
+        Some(file) => state::apart(|| figures(file.ino())).map(|figures| show(&figures)),
         None => kernel(),
     }
 }

@@ -144,7 +144,7 @@ fn of_kernel() -> Result<Vec<u8>, Errno> {
 }
 
 /// The inode that a mirror stands for, and what follows in the path.
-fn mirrored(path: &[u8]) -> Option<(Ino, &[u8])> {
+pub fn mirrored(path: &[u8]) -> Option<(Ino, &[u8])> {
     mirrored_in(state::environment()?.name.as_bytes(), path)
 }
 
@@ -165,12 +165,12 @@ fn mirrored_in<'p>(name: &[u8], path: &'p [u8]) -> Option<(Ino, &'p [u8])> {
     (rest.is_empty() || rest.first() == Some(&b'/')).then_some((Ino(ino), rest))
 }
 
-/// The path, behind the mount point, of what lies below a mirror: for walking links like `/proc/self/cwd`.
+/// The path of what lies below a mirror: for walking links like `/proc/self/cwd`.
+#[inline(never)]
 pub fn mirrored_path(path: &[u8]) -> Option<Vec<u8>> {
     let (ino, rest) = mirrored(path)?;
     let path = state::apart(|| state::client()?.path_of(ino)).ok()?;
-    let below = path.strip_prefix(state::mount())?;
-    Some([below, rest].concat())
+    Some([&path, rest].concat())
 }
 
 /// How often making a mirror is tried: another process may have removed it in between.

@@ -7,7 +7,9 @@
 
 use super::place::{Lexical, lexical, next_component};
 use super::scratch::{Scratch, Text};
+use super::state::Roots;
 use super::{cwd, state};
+use bivouac_layout::Ino;
 use bivouac_proto::Errno;
 use std::ffi::CStr;
 
@@ -19,10 +21,13 @@ pub fn may_lead_inside(errno: Errno) -> bool {
     matches!(errno, Errno::NOENT | Errno::NOTDIR | Errno::XDEV)
 }
 
-/// Where a path that the kernel did not find leads: what follows the mount point. `None`: not into the mount.
+/// A directory of the client's, and the path from there. (Small: this is on small stacks, too.)
+pub type Inside = (Ino, Box<[u8]>);
+
+/// Where a path that the kernel did not find leads. `None`: not to anything of the client's.
 #[cold]
 #[inline(never)]
-pub fn into_mount(dirfd: i32, path: &CStr, follow: bool) -> Option<Vec<u8>> {
+pub fn into_mount(dirfd: i32, path: &CStr, follow: bool) -> Option<Inside> {
     let mut scratch = Scratch::take()?;
     let [mut text, ..] = scratch.texts();
     if is_plainly_missing(dirfd, path.to_bytes(), follow, &mut text)? {
@@ -51,11 +56,12 @@ fn is_plainly_missing(dirfd: i32, path: &[u8], follow: bool, text: &mut Text<'_>
 
 /// Walks, from the real path of where it starts.
 #[cold]
-pub fn walk(dirfd: i32, path: &CStr, follow: bool) -> Option<Vec<u8>> {
+pub fn walk(dirfd: i32, path: &CStr, follow: bool) -> Option<Inside> {
     walk_in(dirfd, path, follow, &mut Scratch::take()?)
 }
 
-fn walk_in(dirfd: i32, path: &CStr, follow: bool, scratch: &mut Scratch) -> Option<Vec<u8>> {
+#[inline(never)]
+fn walk_in(dirfd: i32, path: &CStr, follow: bool, scratch: &mut Scratch) -> Option<Inside> {
     let [mut resolved, mut rest, mut target] = scratch.texts();
     let bytes = path.to_bytes();
     match bytes.first()? {
@@ -76,34 +82,34 @@ fn walk_in(dirfd: i32, path: &CStr, follow: bool, scratch: &mut Scratch) -> Opti
         path.truncate(before);
         there
     };
-    walk_from(state::mount(), [&mut resolved, &mut rest, &mut target], follow, link_target, directory)
+    walk_from(state::roots(), [&mut resolved, &mut rest, &mut target], follow, link_target, directory)
 }
 
 /// The walk itself, in three texts: the real path of where it starts, without links; the path; and room for a
 /// link's target. `link` tells that, `directory` says whether there is such a directory (asked only where a
 /// `..` leads back out of it).
 fn walk_from(
-    mount: &[u8],
+    roots: &Roots<'_>,
     [resolved, rest, target]: [&mut Text<'_>; 3],
     follow: bool,
     link: impl Fn(&Text<'_>, &mut Text<'_>) -> Option<()>,
     directory: impl Fn(&mut Text<'_>) -> bool,
-) -> Option<Vec<u8>> {
+) -> Option<Inside> {
     if resolved.bytes() == b"/" {
         resolved.truncate(0);
     }
     let mut at = 0;
     let mut links = 0;
     loop {
-        if let Some(inside) = reached(mount, resolved.bytes()) {
-            return Some([&inside, rest.bytes().get(at..)?].concat());
+        if let Some((root, inside)) = reached(roots, resolved.bytes()) {
+            return Some((root, joined(inside, rest.bytes().get(at..)?)));
         }
         let (component, end) = next_component(rest.bytes(), at)?;
         match component {
             b"." => {}
             b".." => {
                 // A missing name leads nowhere, except on the way to the mount point, which need not exist.
-                if !is_above(resolved.bytes(), mount) && !directory(resolved) {
+                if !is_above(resolved.bytes(), roots) && !directory(resolved) {
                     return None;
                 }
                 let up = resolved.bytes().iter().rposition(|b| *b == b'/').unwrap_or(0);
@@ -115,7 +121,7 @@ fn walk_from(
                 resolved.push(name)?;
                 // The last name is followed when asked for, or when a slash comes after it.
                 let last = end == rest.bytes().len();
-                if reached(mount, resolved.bytes()).is_none()
+                if reached(roots, resolved.bytes()).is_none()
                     && (!last || follow)
                     && link(resolved, target).is_some()
                 {
@@ -134,20 +140,32 @@ fn walk_from(
     }
 }
 
-/// Whether a real path is one of the directories above the mount point.
-fn is_above(resolved: &[u8], mount: &[u8]) -> bool {
-    mount.strip_prefix(resolved).is_some_and(|rest| rest.first() == Some(&b'/'))
+/// One behind the other. (Apart: what it needs on the stack is not to be there while a path is walked.)
+#[inline(never)]
+fn joined(before: &[u8], after: &[u8]) -> Box<[u8]> {
+    [before, after].concat().into_boxed_slice()
 }
 
-/// Whether a real path has arrived: at the mount point, or at the mirror of a directory in it.
-fn reached(mount: &[u8], resolved: &[u8]) -> Option<Vec<u8>> {
+/// Whether a real path is one of the directories above one of ours.
+fn is_above(resolved: &[u8], roots: &Roots<'_>) -> bool {
+    roots.iter().any(|(root, _)| root.strip_prefix(resolved).is_some_and(|rest| rest.first() == Some(&b'/')))
+}
+
+/// Whether a real path has arrived: at one of our directories, or at the mirror of a directory below. (Inlined: this runs on small
+/// stacks, too.)
+#[inline(always)]
+fn reached<'p>(roots: &Roots<'_>, resolved: &'p [u8]) -> Option<(Ino, &'p [u8])> {
     if resolved.len() < 2 {
         return None;
     }
-    match lexical(mount, resolved) {
-        Lexical::Inside(rest) => Some(rest.to_vec()),
-        _ => cwd::mirrored_path(resolved),
+    for (root, start) in roots {
+        if !root.is_empty()
+            && let Lexical::Inside(rest) = lexical(root, resolved)
+        {
+            return Some((*start, rest));
+        }
     }
+    cwd::mirrored(resolved)
 }
 
 /// The target of a symbolic link.
@@ -179,8 +197,13 @@ mod tests {
         let [mut resolved, mut rest, mut target] = scratch.texts();
         resolved.push(start.as_bytes()).unwrap();
         rest.push(path.as_bytes()).unwrap();
-        walk_from(b"/deep/er/bivouac", [&mut resolved, &mut rest, &mut target], follow, link, directory)
-            .map(|rest| String::from_utf8(rest).unwrap())
+        let roots = [(&b"/deep/er/bivouac"[..], Ino::ROOT), (b"/site/me", Ino::FORWARDED)];
+        walk_from(&roots, [&mut resolved, &mut rest, &mut target], follow, link, directory).map(
+            |(root, rest)| {
+                let rest = String::from_utf8(rest.into_vec()).unwrap();
+                if root == Ino::ROOT { rest } else { format!("site:{rest}") }
+            },
+        )
     }
 
     #[test]
@@ -201,6 +224,9 @@ mod tests {
             ("/tmp", "no/../../deep/er/bivouac/x", None),
             // The mount point need not exist, nor what is above it.
             ("", "/deep/er/../er/bivouac/x", Some("/x")),
+            ("", "/site/me/y", Some("site:/y")),
+            ("/home", "../site/./me", Some("site:")),
+            ("", "/site/me2/y", None),
         ];
         for (start, path, expected) in cases {
             assert_eq!(walked(start, path, true).as_deref(), expected, "{path} from {start}");

@@ -117,7 +117,7 @@ fn seen_through(dirfd: i32, path: &CStr) -> Option<Vec<u8>> {
     if let Some(program) = crate::faces::exec::program_of_link(target.bytes()) {
         return Some(program.to_vec());
     }
-    super::cwd::mirrored_path(target.bytes()).map(|inside| [state::mount(), &inside].concat())
+    super::cwd::mirrored_path(target.bytes())
 }
 
 /// What `/proc/self/fd/N` shows for one of ours: its path, or else what the kernel shows for things without a

@@ -67,7 +67,7 @@ fn open_elsewhere(
     path: &CStr,
     flags: i32,
     mode: u32,
-    found: Option<Vec<u8>>,
+    found: Option<links::Inside>,
 ) -> Result<i32, Errno> {
     // Flags that make no sense come before anything about paths.
     if bivouac_client::is_temporary(flags) && flags & libc::O_ACCMODE == libc::O_RDONLY {

@@ -111,7 +111,7 @@ pub fn place<'p>(dirfd: i32, path: &'p CStr) -> Result<Place<'p>, Errno> {
         Some(b'/') => absolute(bytes),
         Some(_) if dirfd == libc::AT_FDCWD => Ok(match cwd::current() {
             cwd::Current::Inside(start) => Place::Inside { start, path: bytes },
-            cwd::Current::Outside => relative(state::mount(), bytes),
+            cwd::Current::Outside => relative(bytes),
         }),
         Some(_) => from_descriptor(dirfd, bytes),
     }
@@ -119,42 +119,65 @@ pub fn place<'p>(dirfd: i32, path: &'p CStr) -> Result<Place<'p>, Errno> {
 
 #[inline(never)]
 fn absolute(path: &[u8]) -> Result<Place<'_>, Errno> {
-    Ok(match lexical(state::mount(), path) {
-        Lexical::Inside(path) => Place::Inside { start: Ino::ROOT, path },
-        Lexical::Unsure => Place::Unsure,
-        Lexical::Outside if path.starts_with(b"/proc/") || path.starts_with(b"/dev/") => {
-            return named_descriptor(path);
-        }
-        Lexical::Outside => Place::Kernel,
-    })
+    if let Some(found) = below(state::mount(), Ino::ROOT, path) {
+        return Ok(found);
+    }
+    let forwarded = state::forwarded();
+    if !forwarded.is_empty()
+        && let Some(found) = below(forwarded, Ino::FORWARDED, path)
+    {
+        return Ok(found);
+    }
+    match path.starts_with(b"/proc/") || path.starts_with(b"/dev/") {
+        true => named_descriptor(path),
+        false => Ok(Place::Kernel),
+    }
+}
+
+/// Whether a path lies below one of our directories, as far as the text tells.
+fn below<'p>(root: &[u8], start: Ino, path: &'p [u8]) -> Option<Place<'p>> {
+    match lexical(root, path) {
+        Lexical::Inside(path) => Some(Place::Inside { start, path }),
+        Lexical::Unsure => Some(Place::Unsure),
+        Lexical::Outside => None,
+    }
 }
 
 #[inline(never)]
 fn from_descriptor(dirfd: i32, path: &[u8]) -> Result<Place<'_>, Errno> {
     match fds::get(dirfd)? {
-        None => Ok(relative(state::mount(), path)),
+        None => Ok(relative(path)),
         Some(file) if file.starts_paths()? => Ok(Place::Inside { start: file.ino(), path }),
         Some(_) => Err(Errno::NOTDIR),
     }
 }
 
-/// A relative path that starts outside the mount: it can lead there only through the mount point's own name
+/// A relative path that starts outside: it can lead to one of our directories only through that one's own name
 /// (links apart).
 #[inline(never)]
-fn relative<'p>(mount: &[u8], path: &'p [u8]) -> Place<'p> {
-    let name = mount.rsplit(|b| *b == b'/').next().unwrap_or_default();
+fn relative(path: &[u8]) -> Place<'_> {
+    let forwarded = state::forwarded();
+    match names(state::mount(), path) || !forwarded.is_empty() && names(forwarded, path) {
+        true => Place::Unsure,
+        false => Place::Kernel,
+    }
+}
+
+/// Whether a component of a path is the name of a directory.
+fn names(directory: &[u8], path: &[u8]) -> bool {
+    let name = directory.rsplit(|b| *b == b'/').next().unwrap_or_default();
     // Shorter than the name is the quick answer for most.
     if path.len() < name.len() {
-        return Place::Kernel;
+        return false;
     }
     let mut at = 0;
     while let Some((component, end)) = next_component(path, at) {
         if component == name {
-            return Place::Unsure;
+            return true;
         }
         at = end;
     }
-    Place::Kernel
+    false
 }
 
 /// Paths in `/proc` and `/dev` that name one of our descriptors.
@@ -263,7 +286,7 @@ mod tests {
     fn relative_paths_are_walked_when_they_name_the_mount_point() {
         for (path, walked) in [("bivouac", true), ("../bivouac/x", true), ("x/bivouac2", false), ("a", false)]
         {
-            assert_eq!(matches!(relative(b"/mnt/bivouac", path.as_bytes()), Place::Unsure), walked, "{path}");
+            assert_eq!(names(b"/mnt/bivouac", path.as_bytes()), walked, "{path}");
         }
     }
 

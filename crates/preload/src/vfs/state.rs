@@ -10,6 +10,7 @@
 use crate::boundary;
 use crate::raw;
 use bivouac_client::Client;
+use bivouac_layout::Ino;
 use bivouac_node::release::monotonic;
 use bivouac_node::{Environment, process};
 use bivouac_proto::Errno;
@@ -23,6 +24,7 @@ const BESIDE: u8 = 3;
 
 static MODE: AtomicU8 = AtomicU8::new(UNDECIDED);
 static CONFIG: AtomicPtr<Environment> = AtomicPtr::new(std::ptr::null_mut());
+static ROOTS: AtomicPtr<Roots<'static>> = AtomicPtr::new(std::ptr::null_mut());
 static CLIENT: AtomicPtr<Client> = AtomicPtr::new(std::ptr::null_mut());
 /// The state of attaching: 0 for none; the process (upper half) and the thread that attaches now; or
 /// [`FAILED`] and when that was, milliseconds.
@@ -118,6 +120,8 @@ fn decide(environment: Option<Environment>) -> u8 {
         // SAFETY: not published.
         drop(unsafe { Box::from_raw(environment) });
     } else {
+        let roots = Box::new([(mount(), Ino::ROOT), (forwarded(), Ino::FORWARDED)]);
+        ROOTS.store(Box::into_raw(roots), Ordering::Release);
         learn_umask();
         process::know_from_the_start();
         read_file_size_limit();
@@ -174,6 +178,25 @@ pub fn environment() -> Option<&'static Environment> {
 /// The mount point; empty without a deployment (it is asked for only with one).
 pub fn mount() -> &'static [u8] {
     environment().map_or(b"", |environment| environment.mount.as_bytes())
+}
+
+/// The directory of the site's storage that is forwarded; empty if none is.
+pub fn forwarded() -> &'static [u8] {
+    environment().and_then(|environment| environment.forwarded.as_deref()).map_or(b"", str::as_bytes)
+}
+
+/// The directories that are the client's, each with its inode. A path that is empty is none.
+pub type Roots<'r> = [(&'r [u8], Ino); 2];
+
+/// The mount point, and the directory that is forwarded. (They are not built where they are used: that takes stack.)
+pub fn roots() -> &'static Roots<'static> {
+    static NONE: Roots<'static> = [(b"", Ino::ROOT), (b"", Ino::FORWARDED)];
+    let known = ROOTS.load(Ordering::Acquire);
+    if known.is_null() {
+        return &NONE;
+    }
+    // SAFETY: once set, it is never changed or freed.
+    unsafe { &*known }
 }
 
 /// Whether this is a `vfork` child (or another process that shares this memory): descriptors, working

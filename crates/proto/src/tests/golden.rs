@@ -34,7 +34,7 @@ fn a_header_is_these_bytes() {
     };
     let expected = [
         "4256574b", // magic
-        "1400",     // version
+        "1800",     // version
         "01",       // kind
         "01",       // flags
         "03020100", // body
@@ -121,7 +121,7 @@ fn replies_are_these_bytes() {
 #[test]
 fn a_hello_is_these_bytes() {
     let expected =
-        ["01".repeat(32).as_str(), "99f9cb8fcfcca5eeee01", "00", "e807", "64", "02", "04", "1b", "02"]
+        ["01".repeat(32).as_str(), "99f9cb8fcfcca5eeee01", "00", "e807", "64", "02", "04", "1b", "02", "09"]
             .concat();
     assert_eq!(hex(&encoded(&samples::hellos()[0])), expected);
 }

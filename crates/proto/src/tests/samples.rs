@@ -11,8 +11,8 @@ use crate::copies::{self, Copied, CopyReply, CopyRequest, Mark, Sender, Sent, St
 use crate::data::{Access, DataReply, DataRequest, Fallocate, Share};
 use crate::lazy::{FetchRequest, LazyFile, Source, Unfetchable};
 use crate::meta::{
-    At, Change, Create, LOOK_MAX, LockOwner, LockRange, Looked, MetaReply, MetaRequest, OpenHow, Relocked,
-    RenameMode, Reopened, SetAttr, SetTime, Wrote, XattrMode,
+    At, Change, Create, ENTRUST_MAX, Entrusted, LOOK_MAX, LockOwner, LockRange, Looked, MetaReply,
+    MetaRequest, OpenHow, Relocked, RenameMode, Reopened, SetAttr, SetTime, Wrote, XattrMode,
 };
 use crate::node::NodeRequest;
 use crate::peer::{Compared, Held, IntentId, MovedEntry, PeerReply, PeerRequest, Position, Shipment, Step};
@@ -22,8 +22,8 @@ use crate::verify::{Fault, Finding, Name, Outcome, Stage, VerifyRequest, VerifyS
 use crate::{Errno, OpenId, Refusal, Reply, Request};
 use bivouac_layout::map::{Generation, Map, Node, Server, ServerState};
 use bivouac_layout::{
-    Epoch, FileLayout, First, Former, Founding, GenerationId, Group, Growth, Ino, Lag, MoveStage, News,
-    NodeId, Rebuild, Replacement, Rule, ServerId, ShardId, ShardMove, Spare, Template,
+    Assign, Epoch, FileLayout, First, Former, Forwarding, Founding, GenerationId, Group, Growth, Ino, Lag,
+    MoveStage, News, NodeId, Rebuild, Replacement, Rule, ServerId, ShardId, ShardMove, Spare, Template,
 };
 
 const INO: Ino = Ino(u64::MAX);
@@ -110,7 +110,15 @@ pub(super) fn map() -> Box<Map> {
         emptied: vec![ServerId(1)],
         members_since: Epoch(7),
         shards_since: vec![(ShardId(7), Epoch(u64::MAX)), (ShardId(9), Epoch(8))],
+        forwarding: Some(forwarding()),
     })
+}
+
+/// A directory that one of the map's servers forwards.
+fn forwarding() -> Forwarding {
+    let (directory, scheduler) = ("/scratch/me".into(), "aioli".into());
+    let (io_nodes, former) = (vec![ServerId(1)], vec![ServerId(0)]);
+    Forwarding { directory, io_nodes, former, assign: Assign::File, scheduler }
 }
 
 /// What a deployment of the map's nodes and servers begins with.
@@ -213,6 +221,7 @@ pub(super) fn requests() -> Vec<Request<'static>> {
         })),
         ControlRequest::Alone { server: ServerId(u16::MAX) },
         ControlRequest::Held,
+        ControlRequest::Kept,
         ControlRequest::Admit { programs: false },
         ControlRequest::Leave { ask: true },
         ControlRequest::Programs { held: vec![HeldFile { ino: INO, session: u64::MAX }] },
@@ -225,6 +234,10 @@ pub(super) fn requests() -> Vec<Request<'static>> {
         ControlRequest::Dismiss { servers: vec![ServerId(u16::MAX)], nodes: vec![NodeId(u16::MAX)] },
         ControlRequest::Rebuild { rule: Rule::Direct, rate: u64::MAX },
         ControlRequest::EndRebuild { number: u32::MAX },
+        ControlRequest::Forward { forwarding: Some(forwarding()) },
+        ControlRequest::Forward { forwarding: None },
+        ControlRequest::Forwarding,
+        ControlRequest::Backend { directory: "/scratch/me".into() },
         ControlRequest::Stats,
         ControlRequest::Overview,
         ControlRequest::GiveUp { servers: vec![ServerId(7)], accept_loss: true },
@@ -368,6 +381,10 @@ fn meta_requests() -> Vec<MetaRequest<'static>> {
         MetaRequest::Look { inos: Vec::new(), limit: 0, attrs: false },
         MetaRequest::MakeLazy { at: AT, file: lazy(None) },
         MetaRequest::MakeLazy { at: OTHER, file: lazy(Some((u32::MAX, 0))) },
+        MetaRequest::Locate { ino: INO },
+        MetaRequest::Entrust { files: Vec::new() },
+        MetaRequest::Entrust { files: vec![Entrusted { ino: INO, path: b"a/b".to_vec() }; ENTRUST_MAX] },
+        MetaRequest::GiveLocks { ino: INO, owner: LockOwner::Process { session: u64::MAX, pid: 7 } },
         MetaRequest::Fetch { ino: INO },
         MetaRequest::Relock { start: 0, locks: Vec::new() },
         MetaRequest::Relock {
@@ -512,6 +529,8 @@ pub(super) fn replies() -> Vec<Reply> {
         MetaReply::Conflict(None),
         MetaReply::Fetching,
         MetaReply::Unfetchable(unfetchable()),
+        MetaReply::Locks(vec![LockRange { start: 0, end: u64::MAX, exclusive: true }; 3]),
+        MetaReply::Kept,
         MetaReply::Relocked { start: u64::MAX, refused: vec![0, 1, u32::MAX] },
         MetaReply::Conflict(Some((OWNERS[0], RANGE))),
         MetaReply::Looked(vec![None, Some(looked)]),
@@ -596,6 +615,8 @@ pub(super) fn replies() -> Vec<Reply> {
         ControlReply::Woken { last: Some((u64::MAX, u64::MAX)), voters: vec![NodeId(0), NodeId(u16::MAX)] },
         ControlReply::Group { leader: None, voters: vec![NodeId(u16::MAX)], map: map() },
         ControlReply::Failed { cause: "damaged".into() },
+        ControlReply::Forwarding(Some(forwarding())),
+        ControlReply::Forwarding(None),
         ControlReply::Verify(Box::new(VerifyState { findings: findings(), ..VerifyState::default() })),
         ControlReply::Names(vec![Name { ino: INO, dir: Ino(1), name: b"\xff".to_vec() }]),
         ControlReply::Wards(vec![Ward {
@@ -637,6 +658,7 @@ pub(super) fn replies() -> Vec<Reply> {
         RestripeReply::Fenced { length: u64::MAX },
         RestripeReply::Took { bytes: u64::MAX },
         RestripeReply::Gave { holes: vec![true, false], length: u64::MAX, written },
+        RestripeReply::Excused,
     ];
     let writer = OpenId { agent: u64::MAX, slot: 1, incarnation: 2 };
     let change = Change { count: u64::MAX, time: i64::MIN, writer: Some(writer) };
@@ -687,7 +709,7 @@ pub(super) fn refusals() -> Vec<Refusal> {
 /// A greeting in every role.
 pub(super) fn hellos() -> Vec<Hello> {
     let credentials = Credentials { uid: 1000, gid: 100, groups: vec![4, 27] };
-    let client = Role::Client { credentials, node: NodeId(2) };
+    let client = Role::Client { credentials, node: NodeId(2), job: 9 };
     [client, Role::Server(ServerId(1)), Role::Agent(u64::MAX), Role::Control]
         .map(|role| Hello { nonce: [1; 32], deployment: 0xeedc_9664_f1f2_fc99, role })
         .into()

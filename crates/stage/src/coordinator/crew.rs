@@ -9,7 +9,7 @@ use crate::report::StageError;
 use crate::tree::Meta;
 use crate::wire::{self, Answer, Order, Outcome, Setup, Side, Task};
 use crate::worker;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io::{Read, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -180,6 +180,20 @@ impl Crew {
         let said = said.trim();
         let why = if said.is_empty() { why.to_owned() } else { format!("{why}: {said}") };
         Some((member.name, why))
+    }
+
+    /// If workers only fetch what is not needed any more, ends them: of how many files that were given to them.
+    pub(super) fn abandon_fetches(&mut self) -> u64 {
+        let busy =
+            || self.members.iter().flat_map(|(number, m)| m.busy.values().map(move |task| (*number, task)));
+        let mut files = 0;
+        for (_, task) in busy() {
+            let Task::Fetch(fetched) = task else { return 0 };
+            files += fetched.len() as u64;
+        }
+        let fetching: BTreeSet<usize> = busy().map(|(number, _)| number).collect();
+        fetching.into_iter().for_each(|number| drop(self.remove(number, "")));
+        files
     }
 
     /// Leaves workers out that are not fit, for the reasons given.

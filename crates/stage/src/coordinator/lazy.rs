@@ -3,8 +3,8 @@
 //! The servers fetch; workers only ask them to, file by file, so that streams and rates are those of any copy. What a run that
 //! was interrupted has left lazy, the next one finds in its listings.
 
-use super::Coordinator;
 use super::entries::{BATCH, BATCH_BYTES};
+use super::{Coordinator, WhenNamed};
 use crate::report::StageError;
 use crate::tree::{Kind, Meta};
 use crate::wire::{Direction, Task};
@@ -32,7 +32,7 @@ impl Coordinator<'_> {
         if self.options.dry_run {
             return Ok(());
         }
-        if let Some(tell) = self.options.when_named.filter(|_| self.options.lazy) {
+        if let Some(WhenNamed(tell)) = self.options.when_named.as_ref().filter(|_| self.options.lazy) {
             self.progress.pause(|| tell(self.report.files, self.begun.elapsed().as_secs_f64()));
         }
         let files = std::mem::take(&mut self.lazy);

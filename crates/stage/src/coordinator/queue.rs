@@ -53,6 +53,21 @@ impl Queue {
         self.lists.push(task);
     }
 
+    /// Forgets contents that were to be fetched: of how many files.
+    pub(super) fn drop_fetches(&mut self) -> u64 {
+        let mut dropped = 0;
+        for queue in [&mut self.first, &mut self.any] {
+            queue.retain(|task| match task {
+                Task::Fetch(files) => {
+                    dropped += files.len() as u64;
+                    false
+                }
+                _ => true,
+            });
+        }
+        dropped
+    }
+
     /// A task whose worker has died.
     pub(super) fn put_back(&mut self, task: Task) {
         match task {

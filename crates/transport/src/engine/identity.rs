@@ -30,6 +30,9 @@ impl Lane {
     }
 }
 
+/// No process: several have not answered.
+const SEVERAL: u64 = 0;
+
 /// The identity of a request.
 pub(super) struct Identity<L> {
     id: Option<RequestId>,
@@ -37,11 +40,13 @@ pub(super) struct Identity<L> {
     attempts: u16,
     /// The connection whose slot the identity is of: nobody else may use it until the request is answered.
     owner: Option<(ServerId, L)>,
+    /// The process that has not answered an attempt.
+    lost: Option<u64>,
 }
 
 impl<L> Default for Identity<L> {
     fn default() -> Identity<L> {
-        Identity { id: None, attempts: 0, owner: None }
+        Identity { id: None, attempts: 0, owner: None, lost: None }
     }
 }
 
@@ -49,7 +54,7 @@ impl<L> Identity<L> {
     /// Of a request whose only attempt was lost with its connection. A broken connection's slot is nobody's any
     /// more: the identity stays this request's.
     pub(super) fn of_lost(id: RequestId) -> Identity<L> {
-        Identity { id: Some(id), attempts: 1, owner: None }
+        Identity { id: Some(id), attempts: 1, owner: None, lost: None }
     }
 
     /// Whether an attempt was begun.
@@ -90,6 +95,17 @@ impl<L> Identity<L> {
         } else {
             requester.give(server, link);
         }
+    }
+
+    /// An attempt was not answered by this process.
+    pub(super) fn lost_at(&mut self, process: u64) {
+        let several = self.lost.is_some_and(|before| before != process);
+        self.lost = Some(if several { SEVERAL } else { process });
+    }
+
+    /// Whether an attempt may have been carried out by another process than this one, which cannot know.
+    pub(super) fn is_lost_to(&self, process: u64) -> bool {
+        self.lost.is_some_and(|lost| lost != process)
     }
 
     /// The request is over.

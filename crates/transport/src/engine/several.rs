@@ -55,7 +55,7 @@ pub fn call_each<R: Requester>(requester: &R, jobs: &mut [Job<'_, R::To>]) {
         let mut rest = &mut *jobs;
         while !rest.is_empty() {
             let map = requester.map();
-            let (batch, later) = rest.split_at_mut(batch_len(&map, rest));
+            let (batch, later) = rest.split_at_mut(batch_len(rest, |to| requester.server(to, &map)));
             exchange_all(requester, &map, batch);
             rest = later;
         }
@@ -84,7 +84,7 @@ fn exchange_all<R: Requester>(requester: &R, map: &Map, jobs: &mut [Job<'_, R::T
     let mut asked = Vec::with_capacity(jobs.len());
     let mut under_way = Vec::with_capacity(jobs.len());
     for job in jobs.iter_mut() {
-        let server = job.to.server(map);
+        let server = requester.server(job.to, map);
         if !is_asked::<R>(map, server) || !requester.stands(job.to) {
             continue;
         }
@@ -151,10 +151,10 @@ fn exchange_patiently<R: Requester>(
 }
 
 /// How many of these requests go out together.
-fn batch_len<T: Target>(map: &Map, jobs: &[Job<'_, T>]) -> usize {
+fn batch_len<T: Target>(jobs: &[Job<'_, T>], server: impl Fn(T) -> ServerId) -> usize {
     let to_one = |job: &Job<'_, T>, before: &[Job<'_, T>]| {
-        let server = job.to.server(map);
-        before.iter().filter(|other| other.to.server(map) == server).count()
+        let to = server(job.to);
+        before.iter().filter(|other| server(other.to) == to).count()
     };
     let is_full = |index: &usize| to_one(&jobs[*index], &jobs[..*index]) >= MAX_TO_ONE;
     (0..jobs.len()).find(is_full).unwrap_or(jobs.len())
@@ -176,7 +176,8 @@ mod tests {
         // These targets do not need one.
         let no_map = Map::before_the_first(7);
         let batch = |servers: &[u16]| {
-            batch_len(&no_map, &servers.iter().map(|server| job(*server)).collect::<Vec<_>>())
+            let jobs = servers.iter().map(|server| job(*server)).collect::<Vec<_>>();
+            batch_len(&jobs, |to: To| to.server(&no_map))
         };
         let many = vec![3; MAX_TO_ONE + 5];
         assert_eq!(batch(&many), MAX_TO_ONE);

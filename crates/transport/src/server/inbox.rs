@@ -26,6 +26,7 @@ const KEEP: usize = 1 << 20;
 const SHOWN: u32 = 64 << 10;
 
 /// A worker's buffer.
+#[derive(Default)]
 pub(super) struct Inbox {
     bytes: Vec<u8>,
     /// What was received and not yet taken.
@@ -33,25 +34,50 @@ pub(super) struct Inbox {
 }
 
 /// What came.
-pub(super) enum Incoming<'a> {
+pub(super) enum Incoming {
     /// A whole request.
-    Request {
-        /// Its header.
-        header: Header,
-        /// Its body.
-        body: &'a [u8],
-        /// Its payload.
-        payload: &'a mut [u8],
-    },
+    Request(Found),
     /// Nothing came within the socket's receive timeout, and the buffer holds nothing.
     Idle,
     /// The peer has closed the connection between two requests, or the server stops.
     End,
 }
 
+/// A request in a buffer: its header, and where the rest is.
+#[derive(Clone)]
+pub(super) struct Found {
+    /// Its header.
+    pub(super) header: Header,
+    /// Its body.
+    pub(super) body: Range<usize>,
+    /// Its payload.
+    pub(super) payload: Range<usize>,
+}
+
 impl Inbox {
-    pub(super) fn new() -> Inbox {
-        Inbox { bytes: Vec::new(), held: 0..0 }
+    /// Body and payload of a request that was found.
+    pub(super) fn parts(&mut self, found: &Found) -> (&[u8], &mut [u8]) {
+        let message = self.bytes.get_mut(found.body.start..found.payload.end).unwrap_or_default();
+        let (body, payload) = message.split_at_mut_checked(found.body.len()).unwrap_or_default();
+        (body, payload)
+    }
+
+    /// Takes the buffer away, with the request that was found in it; what it holds beyond goes on in `other`.
+    pub(super) fn take_away(&mut self, mut other: Vec<u8>) -> Inbox {
+        let rest = self.bytes.get(self.held.clone()).unwrap_or_default();
+        if other.len() < rest.len() {
+            other.resize(rest.len(), 0);
+        }
+        other.get_mut(..rest.len()).unwrap_or_default().copy_from_slice(rest);
+        let next = Inbox { bytes: other, held: 0..rest.len() };
+        let mut taken = std::mem::replace(self, next);
+        taken.clear();
+        taken
+    }
+
+    /// The buffer, to be used again.
+    pub(super) fn into_bytes(self) -> Vec<u8> {
+        self.bytes
     }
 
     /// Forgets what it holds, and most of its memory.
@@ -82,7 +108,7 @@ impl Inbox {
         halt: &Halt,
         mut awake: Option<Awake<'_>>,
         mut show: impl FnMut(&Header, &[u8], &[u8]) -> bool,
-    ) -> Result<Incoming<'_>, TransportError> {
+    ) -> Result<Incoming, TransportError> {
         let mut quiet_since: Option<Duration> = None;
         let mut is_shown = true;
         loop {
@@ -154,17 +180,17 @@ impl Inbox {
         Ok(n)
     }
 
-    fn take(&mut self, header: Header, len: usize) -> Result<Incoming<'_>, TransportError> {
+    fn take(&mut self, header: Header, len: usize) -> Result<Incoming, TransportError> {
         let start = self.held.start;
         self.held.start += len;
         if self.held.is_empty() {
             self.held = 0..0;
         }
-        let body_len = header.body_len as usize;
-        let message = self.bytes.get_mut(start + HEADER_LEN..start + len).unwrap_or_default();
-        match message.split_at_mut_checked(body_len) {
-            Some((body, payload)) => Ok(Incoming::Request { header, body, payload }),
-            None => Err(TransportError::Protocol("a request shorter than its header says")),
+        let body = start + HEADER_LEN..start + HEADER_LEN + header.body_len as usize;
+        let payload = body.end..start + len;
+        match payload.start <= payload.end {
+            true => Ok(Incoming::Request(Found { header, body, payload })),
+            false => Err(TransportError::Protocol("a request shorter than its header says")),
         }
     }
 }

@@ -6,16 +6,19 @@
 //!
 //! Of the locks here, none is held while another is taken, and none while a service runs.
 
+use super::call::{Call, Desk};
 use super::greeting::{Greeted, Greeting};
 use super::guests::Ticket;
-use super::inbox::{Awake, Inbox, Incoming};
-use super::responder::{Outlet, Responder};
+use super::inbox::{Awake, Incoming};
+use super::responder::Line;
+use super::shelf::Shelf;
 use super::staff::{Behind, Staff};
 use super::{Halt, Parting, PeerInfo, Running, ServerOptions, Service};
 use crate::crowd::Crowd;
 use crate::error::TransportError;
 use crate::socket;
 use crate::spin::{BULK, Spin};
+use bivouac_layout::Epoch;
 use bivouac_node::Fd;
 use bivouac_proto::{Errno, Header, Kind};
 use rustix::event::epoll::{self, EventData, EventFlags};
@@ -51,7 +54,7 @@ enum State<T> {
 struct Client<T> {
     token: u64,
     _counted: Counted,
-    line: Connected,
+    line: Arc<Line>,
     /// Whether the epoll knows the socket.
     registered: bool,
     visits: Visits,
@@ -94,13 +97,6 @@ impl Drop for Counted {
     }
 }
 
-/// What a worker works with.
-struct Desk {
-    inbox: Inbox,
-    body: Vec<u8>,
-    payload: Vec<u8>,
-}
-
 pub(super) struct Pool<S: Service> {
     service: Arc<S>,
     pub(super) options: ServerOptions,
@@ -109,6 +105,9 @@ pub(super) struct Pool<S: Service> {
     next_token: AtomicU64,
     parked: Mutex<HashMap<u64, Client<S::Session>>>,
     connections: Arc<AtomicUsize>,
+    /// What answers carry, and buffers of those that are given later.
+    versions: Arc<dyn Fn() -> (Epoch, u64) + Send + Sync>,
+    shelf: Arc<Shelf>,
     /// Who waits in the epoll. While nobody does, workers give connections back after each request.
     staff: Staff<AtomicU64>,
     workers: Mutex<Workers>,
@@ -143,6 +142,7 @@ impl<S: Service> Pool<S> {
         let epoll = Fd::from(epoll::create(epoll::CreateFlags::CLOEXEC)?);
         epoll::add(&epoll, &halt.event, EventData::new_u64(HALT), EventFlags::IN)?;
         let staff = Staff::new(options.max_workers);
+        let asked = Arc::clone(&service);
         let pool = Arc::new(Pool {
             service,
             options,
@@ -151,6 +151,8 @@ impl<S: Service> Pool<S> {
             next_token: AtomicU64::new(HALT + 1),
             parked: Mutex::default(),
             connections: Arc::default(),
+            versions: Arc::new(move || asked.versions()),
+            shelf: Arc::default(),
             staff,
             workers: Mutex::default(),
             crowd: Crowd::here(),
@@ -166,6 +168,17 @@ impl<S: Service> Pool<S> {
         let ticket = Ticket::default();
         let state = State::Greeting(Greeting::new(now.saturating_add(self.options.greeting), ticket.clone()));
         let counted = Counted::new(&self.connections);
+        let Connected { fd, unix, peer } = line;
+        let line = Arc::new(Line {
+            fd,
+            unix,
+            peer,
+            stall: self.options.stall,
+            halt: Arc::clone(&self.halt),
+            versions: Arc::clone(&self.versions),
+            shelf: Arc::clone(&self.shelf),
+            sending: Mutex::default(),
+        });
         self.park(Client {
             token,
             _counted: counted,
@@ -226,6 +239,10 @@ impl<S: Service> Pool<S> {
 
     fn close(&self, client: Client<S::Session>, how: Parting) {
         let Client { line, state, .. } = client;
+        // Whoever has taken one of its requests keeps the socket, and has nobody to answer any more.
+        if Arc::strong_count(&line) > 1 {
+            line.break_off();
+        }
         drop(line);
         if let State::Open(session) = state {
             self.service.closed(session, how);
@@ -270,7 +287,7 @@ impl<S: Service> Pool<S> {
     }
 
     fn work(self: Arc<Self>, number: u64) {
-        let mut desk = Desk { inbox: Inbox::new(), body: Vec::new(), payload: Vec::new() };
+        let mut desk = Desk::default();
         while let Some(client) = self.next_client() {
             // Only a panic in the service's accept or closed gets here: it costs that connection, not the
             // worker.
@@ -362,51 +379,57 @@ impl<S: Service> Pool<S> {
         let State::Open(session) = &mut client.state else {
             return Ok(Stay::Closed(Parting::Lost));
         };
-        let line = Outlet {
-            fd: client.line.fd.as_fd(),
-            unix: client.line.unix,
-            stall: self.options.stall,
-            halt: &self.halt,
-        };
-        let versions = || self.service.versions();
         desk.inbox.clear();
+        let mut call = Call::new(Arc::clone(&client.line), std::mem::take(desk));
         let rare = client.visits.begin(socket::now(), self.options.linger);
-        let (mut spin, mut asleep, mut requests) = (Spin::default(), rare, 0);
+        let mut requests = 0;
+        let stay = self.serve_all(&client.line, session, &mut call, (rare, &mut requests));
+        if matches!(stay, Ok(Stay::Parked)) {
+            client.visits.end(socket::now(), requests);
+        }
+        *desk = call.into_desk();
+        stay
+    }
+
+    /// `rare`: the connection sends single requests far apart.
+    fn serve_all(
+        &self,
+        line: &Line,
+        session: &mut S::Session,
+        call: &mut Call,
+        (rare, requests): (bool, &mut u64),
+    ) -> Result<Stay, TransportError> {
+        let (mut spin, mut asleep) = (Spin::default(), rare);
         loop {
             let awake = (!asleep).then_some(Awake { spin: &mut spin, crowd: self.crowd });
             let show = |header: &Header, body: &[u8], so_far: &[u8]| {
                 header.kind == Kind::Request && self.service.arriving(session, header, body, so_far)
             };
-            let (header, body, payload) =
-                match desk.inbox.next(line.fd, line.stall, line.halt, awake, show)? {
-                    Incoming::Request { header, body, payload } => (header, body, payload),
-                    Incoming::Idle => {
-                        client.visits.end(socket::now(), requests);
-                        return Ok(Stay::Parked);
-                    }
-                    Incoming::End if self.halt.is_stopping() => return Ok(Stay::Closed(Parting::Lost)),
-                    Incoming::End => return Ok(Stay::Closed(Parting::Left)),
-                };
+            let found = match call.inbox.next(line.fd.as_fd(), line.stall, &line.halt, awake, show)? {
+                Incoming::Request(found) => found,
+                Incoming::Idle => return Ok(Stay::Parked),
+                Incoming::End if self.halt.is_stopping() => return Ok(Stay::Closed(Parting::Lost)),
+                Incoming::End => return Ok(Stay::Closed(Parting::Left)),
+            };
+            let header = found.header;
             if header.kind != Kind::Request {
                 return Err(TransportError::Protocol("not a request"));
             }
-            let mut reply = Responder::new(line, &header, &versions, &mut desk.body, &mut desk.payload);
-            let served = catch_unwind(AssertUnwindSafe(|| {
-                self.service.serve(session, &header, body, payload, &mut reply);
-            }));
-            if served.is_err() {
+            call.begin(found);
+            if catch_unwind(AssertUnwindSafe(|| self.service.serve(session, call))).is_err() {
                 // After a panic the session's state is unknown: end this connection. Others have sessions of
                 // their own.
                 tracing::error!("serving a request panicked; its connection is closed: {header:?}");
                 return Ok(Stay::Closed(Parting::Lost));
             }
-            asleep = reply.finish()?.max(header.payload_len as usize) > BULK;
+            asleep = call.reply.finish()?.max(header.payload_len as usize) > BULK;
             if self.halt.is_stopping() {
                 return Ok(Stay::Closed(Parting::Lost));
             }
-            requests += 1;
-            if (rare && requests == 1 || self.staff.is_short()) && desk.inbox.is_empty() {
-                client.visits.end(socket::now(), requests);
+            *requests += 1;
+            // Whoever waits for an answer sends nothing.
+            let is_done = rare && *requests == 1 || self.staff.is_short() || call.was_taken();
+            if is_done && call.inbox.is_empty() {
                 return Ok(Stay::Parked);
             }
         }

@@ -2,33 +2,39 @@
 //!
 //! An answer is sent when the service gives it, so that what the service does after costs the client no time.
 //! Each request gets exactly one: later ones are ignored, a missing one becomes EIO, and a request that wants
-//! none gets none. A failure to send is kept and ends the connection once the service returns.
+//! none gets none. A failure to send ends the connection: once the service returns, or at once where the request is
+//! answered later than that.
 
-use super::Halt;
+use super::shelf::Shelf;
+use super::{Halt, PeerInfo};
 use crate::error::{TransportError, errno_of};
 use crate::gather;
 use crate::socket;
 use bivouac_layout::Epoch;
+use bivouac_node::Fd;
 use bivouac_proto::header::{HEADER_LEN, MAX_BODY, MAX_PAYLOAD, NO_REPLY};
 use bivouac_proto::status::Failure;
 use bivouac_proto::{Errno, Header, Kind, Reply, Status, encode};
-use rustix::fd::BorrowedFd;
+use rustix::fd::{AsFd, BorrowedFd};
 use rustix::io::Errno as Sys;
-use rustix::net::SendFlags;
+use rustix::net::{SendFlags, Shutdown};
 use std::io::IoSlice;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// File ranges up to this are read and sent with the header: two system calls rather than three, and one
 /// packet.
 const READ_RATHER: usize = 32 << 10;
 
-/// How a service answers one request.
-pub struct Responder<'a> {
-    line: Outlet<'a>,
-    request: &'a Header,
-    versions: &'a dyn Fn() -> (Epoch, u64),
-    body: &'a mut Vec<u8>,
-    payload: &'a mut Vec<u8>,
+/// How one request is answered. It owns what it needs, and can be used from any thread.
+pub struct Responder {
+    line: Arc<Line>,
+    request: Header,
+    body: Vec<u8>,
+    payload: Vec<u8>,
+    /// What is in it belongs to the answer; otherwise it is of an earlier one.
+    used: bool,
+    /// There was an answer, or none is wanted.
     answered: bool,
     /// The file of an answer could not be read after its header had left.
     unreadable: bool,
@@ -36,51 +42,80 @@ pub struct Responder<'a> {
     failed: Option<TransportError>,
 }
 
-/// The socket as answers need it.
-#[derive(Clone, Copy)]
-pub(super) struct Outlet<'a> {
-    pub(super) fd: BorrowedFd<'a>,
+/// A connection's way out: what the worker that serves the connection shares with those who answer its requests later.
+pub(super) struct Line {
+    pub(super) fd: Fd,
     pub(super) unix: bool,
+    pub(super) peer: PeerInfo,
     pub(super) stall: Duration,
-    pub(super) halt: &'a Halt,
+    pub(super) halt: Arc<Halt>,
+    /// The map epoch and the namespace version that answers carry.
+    pub(super) versions: Arc<dyn Fn() -> (Epoch, u64) + Send + Sync>,
+    /// Buffers of requests that were answered later.
+    pub(super) shelf: Arc<Shelf>,
+    /// Held while an answer is being sent: others may be sent by other threads.
+    pub(super) sending: Mutex<()>,
 }
 
-impl<'a> Responder<'a> {
-    pub(super) fn new(
-        line: Outlet<'a>,
-        request: &'a Header,
-        versions: &'a dyn Fn() -> (Epoch, u64),
-        body: &'a mut Vec<u8>,
-        payload: &'a mut Vec<u8>,
-    ) -> Responder<'a> {
-        payload.clear();
+impl Responder {
+    /// The answer to nothing.
+    pub(super) fn idle(line: Arc<Line>, body: Vec<u8>, payload: Vec<u8>) -> Responder {
         Responder {
             line,
-            request,
-            versions,
+            request: Header::new(Kind::Request),
             body,
             payload,
-            answered: false,
+            used: false,
+            answered: true,
             unreadable: false,
             sent: 0,
             failed: None,
         }
     }
 
+    /// The next request has come.
+    pub(super) fn begin(&mut self, request: Header) {
+        self.used = false;
+        self.answered = request.flags & NO_REPLY != 0;
+        (self.request, self.unreadable, self.sent, self.failed) = (request, false, 0, None);
+    }
+
+    /// The buffers, for another connection's answers.
+    pub(super) fn take_buffers(&mut self) -> (Vec<u8>, Vec<u8>) {
+        (std::mem::take(&mut self.body), std::mem::take(&mut self.payload))
+    }
+
+    pub(super) fn line(&self) -> &Arc<Line> {
+        &self.line
+    }
+
     /// Whether the client waits for an answer.
     pub fn is_awaited(&self) -> bool {
-        self.request.flags & NO_REPLY == 0 && !self.answered
+        !self.answered
     }
 
     /// The payload of the answer, empty at first: what is in it goes out with [`Responder::ok`]. Reused from
     /// request to request.
     pub fn buffer(&mut self) -> &mut Vec<u8> {
-        self.payload
+        if !self.used {
+            self.payload.clear();
+            self.used = true;
+        }
+        &mut self.payload
+    }
+
+    /// The same with so many bytes of whatever is in them, all of which the service is to replace: to clear them would cost
+    /// about as much as to read them.
+    pub fn room(&mut self, len: usize) -> &mut Vec<u8> {
+        self.payload.resize(len, 0);
+        self.used = true;
+        &mut self.payload
     }
 
     /// The request was carried out; the payload is what [`Responder::buffer`] holds.
     pub fn ok(&mut self, reply: &Reply) {
-        if self.is_awaited() && self.encode_reply(reply, self.payload.len()) {
+        let len = self.buffer().len();
+        if self.is_awaited() && self.encode_reply(reply, len) {
             let result = self.send(Status::OK, None, true);
             self.ended(result);
         }
@@ -92,11 +127,11 @@ impl<'a> Responder<'a> {
             return;
         }
         self.body.clear();
-        self.payload.clear();
+        self.buffer().clear();
         let mut status = Status::REFUSED;
         match failure {
             Failure::Errno(errno) => status = Status::from(*errno),
-            Failure::Refused(refusal) => encode(refusal, self.body),
+            Failure::Refused(refusal) => encode(refusal, &mut self.body),
         }
         if self.body.len() > MAX_BODY as usize {
             self.body.clear();
@@ -129,9 +164,7 @@ impl<'a> Responder<'a> {
             self.ended(result);
             return Ok(());
         }
-        self.payload.clear();
-        self.payload.resize(len, 0);
-        read_all(file, offset, self.payload).map_err(errno_of)?;
+        read_all(file, offset, self.room(len)).map_err(errno_of)?;
         let result = self.send(Status::OK, None, true);
         self.ended(result);
         Ok(())
@@ -147,9 +180,10 @@ impl<'a> Responder<'a> {
     /// The request was carried out; the answer passes a descriptor. Only over Unix sockets; other clients get
     /// EOPNOTSUPP.
     pub fn ok_descriptor(&mut self, reply: &Reply, descriptor: BorrowedFd<'_>) {
+        let len = self.buffer().len();
         if !self.line.unix {
             self.fail(&Failure::Errno(Errno::OPNOTSUPP));
-        } else if self.is_awaited() && self.encode_reply(reply, self.payload.len()) {
+        } else if self.is_awaited() && self.encode_reply(reply, len) {
             let result = self.send(Status::OK, Some(descriptor), true);
             self.ended(result);
         }
@@ -157,24 +191,34 @@ impl<'a> Responder<'a> {
 
     /// After the service has returned: sends EIO if it gave no answer, and reports a failure to send. Returns
     /// how many bytes of payload were sent.
-    pub(super) fn finish(mut self) -> Result<usize, TransportError> {
+    pub(super) fn finish(&mut self) -> Result<usize, TransportError> {
         if self.is_awaited() {
             tracing::error!("a request got no answer from the service: {:?}", self.request);
             self.fail(&Failure::Errno(Errno::IO));
         }
-        self.failed.map_or(Ok(self.sent), Err)
+        self.failed.take().map_or(Ok(self.sent), Err)
+    }
+
+    /// The request was taken away from the worker: so ends the connection if an answer cannot be sent.
+    pub(super) fn finish_later(&mut self) {
+        if let Err(error) = self.finish() {
+            tracing::debug!("{:?} is closed: {error}", self.line.peer);
+            self.line.break_off();
+        }
     }
 
     fn ended(&mut self, result: Result<(), TransportError>) {
         self.answered = true;
-        self.sent = self.sent.max(self.payload.len());
+        if self.used {
+            self.sent = self.sent.max(self.payload.len());
+        }
         self.failed = result.err();
     }
 
     /// Encodes the body; an answer that no message can carry becomes EIO, and false is returned.
     fn encode_reply(&mut self, reply: &Reply, payload: usize) -> bool {
         self.body.clear();
-        encode(reply, self.body);
+        encode(reply, &mut self.body);
         let fits = self.body.len() <= MAX_BODY as usize && payload <= MAX_PAYLOAD as usize;
         if !fits {
             tracing::error!("an answer is too long: body {}, payload {payload} bytes", self.body.len());
@@ -184,7 +228,7 @@ impl<'a> Responder<'a> {
     }
 
     fn head(&self, status: Status, payload: usize) -> [u8; HEADER_LEN] {
-        let (epoch, namespace) = (self.versions)();
+        let (epoch, namespace) = (self.line.versions)();
         Header {
             kind: Kind::Reply,
             flags: 0,
@@ -207,23 +251,26 @@ impl<'a> Responder<'a> {
         pass: Option<BorrowedFd<'_>>,
         with_payload: bool,
     ) -> Result<(), TransportError> {
-        let payload: &[u8] = if with_payload { self.payload } else { &[] };
+        let payload: &[u8] = if with_payload { &self.payload } else { &[] };
+        let _alone = self.line.alone();
         let head = self.head(status, payload.len());
-        self.line.send(&head, self.body, payload, pass, SendFlags::empty())
+        self.line.send(&head, &self.body, payload, pass, SendFlags::empty())
     }
 
     fn send_file(&mut self, file: BorrowedFd<'_>, offset: u64, len: usize) -> Result<(), TransportError> {
         // MORE: the first packet is filled up with the beginning of the payload.
-        self.line.send(&self.head(Status::OK, len), self.body, &[], None, SendFlags::MORE)?;
+        let _alone = self.line.alone();
+        self.line.send(&self.head(Status::OK, len), &self.body, &[], None, SendFlags::MORE)?;
         let mut at = offset;
         let mut left = len;
-        let mut wait = self.line.wait();
+        let line = self.line.clone();
+        let mut wait = line.wait();
         while left > 0 {
-            match rustix::fs::sendfile(self.line.fd, file, Some(&mut at), left) {
+            match rustix::fs::sendfile(&self.line.fd, file, Some(&mut at), left) {
                 Ok(0) => return self.line.send_zeros(left),
                 Ok(n) => {
                     left = left.saturating_sub(n);
-                    wait = self.line.wait();
+                    wait = line.wait();
                 }
                 Err(Sys::AGAIN | Sys::INTR) => wait.again()?,
                 // The header promised bytes that cannot be read: only a broken connection can tell the
@@ -238,7 +285,18 @@ impl<'a> Responder<'a> {
     }
 }
 
-impl<'a> Outlet<'a> {
+impl Line {
+    /// Ends the connection, whoever serves it: its next receive finds the end.
+    pub(super) fn break_off(&self) {
+        // It may have ended by itself.
+        let _ = rustix::net::shutdown(&self.fd, Shutdown::Both);
+    }
+
+    fn alone(&self) -> MutexGuard<'_, ()> {
+        // Ignores poisoning: it protects nothing but an order.
+        self.sending.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn send(
         &self,
         head: &[u8],
@@ -254,7 +312,7 @@ impl<'a> Outlet<'a> {
         while sent < all {
             // A descriptor goes with the first bytes, once.
             let pass = if sent == 0 { pass } else { None };
-            match gather::send(self.fd, [&[], head, body], &payload, sent, pass, flags) {
+            match gather::send(self.fd.as_fd(), [&[], head, body], &payload, sent, pass, flags) {
                 Ok(n) => {
                     sent += n;
                     wait = self.wait();
@@ -276,8 +334,8 @@ impl<'a> Outlet<'a> {
         Ok(())
     }
 
-    fn wait(&self) -> Wait<'a> {
-        Wait { stall: self.stall, halt: self.halt, since: None }
+    fn wait(&self) -> Wait<'_> {
+        Wait { stall: self.stall, halt: &self.halt, since: None }
     }
 }
 
@@ -300,12 +358,15 @@ impl Wait<'_> {
     }
 }
 
-/// Reads until `into` is full or the file ends.
+/// Fills `into`; with zeros where the file ends before.
 fn read_all(file: BorrowedFd<'_>, offset: u64, mut into: &mut [u8]) -> Result<(), Sys> {
     let mut at = offset;
     while !into.is_empty() {
         match rustix::io::pread(file, &mut *into, at) {
-            Ok(0) => break,
+            Ok(0) => {
+                into.fill(0);
+                break;
+            }
             Ok(n) => {
                 at = at.saturating_add(n as u64);
                 into = into.get_mut(n..).unwrap_or_default();

@@ -69,11 +69,12 @@ impl Service for Ledger {
     }
 
     fn accept(&self, _: &Hello, _: PeerInfo) -> Option<((), Welcome)> {
-        Some(((), Welcome { epoch: self.versions().0, namespace: 0 }))
+        Some(((), Welcome { epoch: self.versions().0, namespace: 0, process: 0 }))
     }
 
     /// `Write` is the operation of its inode's number; its answer carries that number. The payload is checked.
-    fn serve(&self, _: &mut (), header: &Header, body: &[u8], payload: &mut [u8], reply: &mut Responder<'_>) {
+    fn serve(&self, _: &mut (), call: &mut Call) {
+        let (header, body, payload, reply) = call.parts();
         let Ok(Request::Data(DataRequest::Write { ino, .. })) = decode(body) else {
             return reply.fail(&Failure::Errno(Errno::INVAL));
         };

@@ -9,8 +9,8 @@ use bivouac_proto::data::{DataReply, DataRequest};
 use bivouac_proto::status::Failure;
 use bivouac_proto::{Errno, Header, Kind, Reply, Request, RequestId, Status, decode, encode};
 use bivouac_transport::{
-    ConnectOptions, Connection, Endpoint, Outgoing, Parting, PeerInfo, Responder, Server, ServerOptions,
-    Service, TransportError,
+    Call, ConnectOptions, Connection, Endpoint, Outgoing, Parting, PeerInfo, Server, ServerOptions, Service,
+    TransportError,
 };
 use std::io::{IoSlice, IoSliceMut, Write};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -103,17 +103,11 @@ impl Service for Toy {
         assert!(hello.role != Role::Agent(667), "on purpose");
         *self.last_peer.lock().unwrap() = Some(peer);
         self.sessions.fetch_add(1, Ordering::SeqCst);
-        Some((0, Welcome { epoch: Epoch(5), namespace: 6 }))
+        Some((0, Welcome { epoch: Epoch(5), namespace: 6, process: 0 }))
     }
 
-    fn serve(
-        &self,
-        served: &mut u64,
-        _: &Header,
-        body: &[u8],
-        payload: &mut [u8],
-        reply: &mut Responder<'_>,
-    ) {
+    fn serve(&self, served: &mut u64, call: &mut Call) {
+        let (_, body, payload, reply) = call.parts();
         *served += 1;
         self.served.fetch_add(1, Ordering::SeqCst);
         let Ok(Request::Data(request)) = decode(body) else {

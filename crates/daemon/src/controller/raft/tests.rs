@@ -1,6 +1,7 @@
 //! Storage that was torn or damaged, and groups whose messages get lost.
 
 mod lossy;
+mod standing;
 mod storage;
 
 use super::voter::Times;

@@ -77,6 +77,8 @@ pub(crate) struct Standing {
     pub(crate) leader: Option<NodeId>,
     /// Who votes.
     pub(crate) voters: Vec<NodeId>,
+    /// The nodes on which a decision can still depend: the voters, and, until this list of voters is committed, those before.
+    pub(crate) relied_on: Vec<NodeId>,
     /// No change of the voters is under way: one that was interrupted has to be made again.
     pub(crate) settled: bool,
     /// When most voters have confirmed last that this one leads, about: it may be taken for later than it was by as long
@@ -437,7 +439,9 @@ async fn run(
     let _ = started.send(Ok(()));
     let mut metrics = raft.metrics();
     let see = move |seen: &RaftMetrics<u64, EmptyNode>| {
-        *lock(&standing.0) = standing_of(seen);
+        let mut standing_now = lock(&standing.0);
+        *standing_now = standing_of(seen, &standing_now.relied_on);
+        drop(standing_now);
         standing.1.notify_all();
     };
     see(&metrics.borrow_and_update());
@@ -476,11 +480,16 @@ fn node(voter: u64) -> NodeId {
     u16::try_from(voter).map_or(NodeId::NONE, NodeId)
 }
 
-fn standing_of(metrics: &RaftMetrics<u64, EmptyNode>) -> Standing {
+/// What a voter knows of the group. `before`: its `relied_on` until now.
+pub(super) fn standing_of(metrics: &RaftMetrics<u64, EmptyNode>, before: &[NodeId]) -> Standing {
     let ago = metrics.millis_since_quorum_ack.map(Duration::from_millis);
     let leads = metrics.state == ServerState::Leader && metrics.running_state.is_ok();
     let voters: Vec<NodeId> = metrics.membership_config.voter_ids().map(node).collect();
     let alone = voters.len() == 1;
+    // openraft goes by the newest list as soon as it is in its log.
+    let committed = metrics.last_applied >= *metrics.membership_config.log_id();
+    let former = before.iter().filter(|node| !committed && !voters.contains(node));
+    let relied_on = voters.iter().chain(former).copied().collect();
     Standing {
         term: metrics.current_term,
         leads,
@@ -490,6 +499,7 @@ fn standing_of(metrics: &RaftMetrics<u64, EmptyNode>) -> Standing {
             false => ago.and_then(|ago| Instant::now().checked_sub(ago)),
         },
         voters,
+        relied_on,
         settled: metrics.membership_config.membership().get_joint_config().len() <= 1,
         failed: metrics.running_state.as_ref().err().map(ToString::to_string),
     }

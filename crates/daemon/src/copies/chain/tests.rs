@@ -222,7 +222,7 @@ fn who_is_not_the_primary_has_nothing_written_by_what_it_sent_ahead() {
 
 #[test]
 fn programs_send_ahead_only_in_their_own_name_and_to_one_copy() {
-    let program = Role::Client { credentials: Credentials::default(), node: NodeId(0) };
+    let program = Role::Client { credentials: Credentials::default(), node: NodeId(0), job: 0 };
     let request =
         |by, rest: &[ServerId]| CopyRequest::Ahead { sent: Sent { by, number: 1 }, rest: rest.to_vec() };
     let server = ServerId(1);

@@ -1,10 +1,11 @@
 //! Requests about blocks: gates, order and counts. What they mean is [`crate::serve`]'s and [`crate::copies`]'s business.
 
-use super::{Daemon, Session};
+use super::Storage;
 use crate::copies::{self, Coming, Copies, Program, may_send_ahead};
 use crate::order::Turn;
 use crate::restriping::{Access, Flight};
 use crate::serve;
+use crate::services::Session;
 use bivouac_data::DataStore;
 use bivouac_layout::{Group, Ino, ServerId};
 use bivouac_meta::Standing;
@@ -14,7 +15,7 @@ use bivouac_proto::data::{DataReply, DataRequest};
 use bivouac_proto::lazy::FetchRequest;
 use bivouac_proto::restripe::RestripeRequest;
 use bivouac_proto::status::Failure;
-use bivouac_proto::{Errno, Header, Refusal, Reply, Request};
+use bivouac_proto::{Header, Refusal, Reply, Request};
 use bivouac_transport::Responder;
 use std::sync::atomic::Ordering;
 
@@ -55,22 +56,13 @@ fn sender(role: &Role, header: &Header, request: &DataRequest) -> Option<copies:
     Some(copies::Sender { server, standing: request.changed().map(standing) })
 }
 
-impl Daemon {
-    /// The stores for a request about blocks, if all is as by its sender's map.
-    fn stores(
-        &self,
-        role: &Role,
-        header: &Header,
-        request: &DataRequest,
-    ) -> Result<(&DataStore, &Copies), Failure> {
+impl Storage {
+    /// Refuses a request about blocks by whose sender's map something is not as it is here.
+    fn check_blocks(&self, role: &Role, header: &Header, request: &DataRequest) -> Result<(), Failure> {
         self.counters.data.fetch_add(1, Ordering::Relaxed);
-        let (Some(store), Some(copies)) = (&self.links.data, &self.copies) else {
-            return Err(Errno::IO.into());
-        };
         // A server acts by the right to the file's shard.
         let by = sender(role, header, request).and_then(|by| by.standing);
-        self.check_since(header, by.map(|standing| standing.group))?;
-        Ok((store, copies))
+        self.check_since(header, by.map(|standing| standing.group))
     }
 
     pub(super) fn data(
@@ -79,12 +71,12 @@ impl Daemon {
         header: &Header,
         request: &DataRequest,
         payload: &[u8],
-        reply: &mut Responder<'_>,
+        reply: &mut Responder,
     ) {
-        let (store, copies) = match self.stores(role, header, request) {
-            Ok(stores) => stores,
-            Err(failure) => return reply.fail(&failure),
-        };
+        if let Err(failure) = self.check_blocks(role, header, request) {
+            return reply.fail(&failure);
+        }
+        let (store, copies) = (&*self.data, &*self.copies);
         if let (Role::Client { .. }, DataRequest::Read { .. } | DataRequest::Write { .. }) = (role, request) {
             copies.is_used();
         }
@@ -111,10 +103,10 @@ impl Daemon {
         {
             return reply.fail(&refusal.into());
         }
-        if let Some(Err(errno)) = self.fetching.as_ref().map(|fetching| fetching.interrupt(request)) {
+        if let Err(errno) = self.fetching.interrupt(request) {
             return reply.fail(&errno.into());
         }
-        let inodes = || self.meta.get().map_or(0, |meta| meta.counts().inodes);
+        let inodes = || self.meta_store().map_or(0, |meta| meta.counts().inodes);
         let served = serve::data((store, copies), request, payload, inodes, reply, &mut running);
         self.counters.read.fetch_add(served.read, Ordering::Relaxed);
         self.counters.written.fetch_add(served.written, Ordering::Relaxed);
@@ -127,12 +119,12 @@ impl Daemon {
         header: &Header,
         copied: &Copied,
         payload: &[u8],
-        reply: &mut Responder<'_>,
+        reply: &mut Responder,
     ) {
-        let (store, copies) = match self.stores(&session.role, header, &copied.request) {
-            Ok(stores) => stores,
-            Err(failure) => return reply.fail(&failure),
-        };
+        if let Err(failure) = self.check_blocks(&session.role, header, &copied.request) {
+            return reply.fail(&failure);
+        }
+        let (store, copies) = (&*self.data, &*self.copies);
         if let (Role::Client { .. }, DataRequest::Read { .. } | DataRequest::Write { .. }) =
             (&session.role, &copied.request)
         {
@@ -181,7 +173,7 @@ impl Daemon {
         (store, copies): (&DataStore, &Copies),
         group: bivouac_layout::Group,
         (ino, offset, len): (Ino, u64, u32),
-        reply: &mut Responder<'_>,
+        reply: &mut Responder,
     ) {
         let count = match copies.serving(group) {
             Ok(_) => match serve::read(store, ino, offset, len, reply) {
@@ -218,16 +210,15 @@ impl Daemon {
         from: ServerId,
         header: &Header,
         request: &RestripeRequest,
-        reply: &mut Responder<'_>,
+        reply: &mut Responder,
     ) -> Result<Reply, Failure> {
-        let restriping = self.restriping.as_ref().ok_or(Errno::IO)?;
         let shard = request.step().map(|step| Group::Shard(step.ino.shard()));
         self.check_since(header, shard)?;
         let _running = match self.order.take(header.id, header.attempt) {
             Turn::Begun(running) => running,
             Turn::Answered(_) | Turn::Overtaken => return Err(Refusal::Busy.into()),
         };
-        restriping.serve(from, request, reply.buffer()).map(Reply::Restripe)
+        self.restriping.serve(from, request, reply.buffer()).map(Reply::Restripe)
     }
 
     /// Another server's request to read from the backend what of a lazy file is to be this one's.
@@ -237,13 +228,12 @@ impl Daemon {
         header: &Header,
         request: &FetchRequest,
     ) -> Result<Reply, Failure> {
-        let fetching = self.fetching.as_ref().ok_or(Errno::IO)?;
         self.check_since(header, [Group::Shard(request.ino.shard())])?;
         let _running = match self.order.take(header.id, header.attempt) {
             Turn::Begun(running) => running,
             Turn::Answered(_) | Turn::Overtaken => return Err(Refusal::Busy.into()),
         };
-        fetching.serve(from, request).map(Reply::Fetch)
+        self.fetching.serve(from, request).map(Reply::Fetch)
     }
 
     /// A program's request for blocks begins. (Servers that ask for some are those of the inode, which knows the layout.)
@@ -254,22 +244,21 @@ impl Daemon {
         request: &DataRequest,
         len: usize,
     ) -> Result<Option<Flight<'_>>, Failure> {
-        let Some(restriping) = &self.restriping else { return Ok(None) };
         let flight = match (role, asked(request, len)) {
             (Role::Client { .. }, Some((ino, access))) => {
-                Some(restriping.enter(ino, header.layout, &access)?)
+                Some(self.restriping.enter(ino, header.layout, &access)?)
             }
             _ => None,
         };
-        restriping.goes_by(request, header.layout)?;
+        self.restriping.goes_by(request, header.layout)?;
         Ok(flight)
     }
 
     /// A request with a long payload begins to come. `None`: nothing is done before it is there.
     pub(super) fn begin_coming(&self, session: &Session, header: &Header, body: &[u8]) -> Option<Coming> {
         // Where nothing has copies, there is none.
-        self.follower.get().filter(|follower| follower.has_copies())?;
-        let (copies, len) = (self.copies.as_ref()?, header.payload_len as usize);
+        self.open().filter(|open| open.follower.has_copies())?;
+        let (copies, len) = (&self.copies, header.payload_len as usize);
         if self.links.is_replaced() {
             return None;
         }
@@ -294,9 +283,8 @@ impl Daemon {
         header: &Header,
         request: &CopyRequest,
         payload: &[u8],
-        reply: &mut Responder<'_>,
+        reply: &mut Responder,
     ) -> Result<Reply, Failure> {
-        let copies = self.copies.as_ref().ok_or(Errno::IO)?;
         self.check_since(header, None)?;
         let _running = match self.order.take(header.id, header.attempt) {
             Turn::Begun(running) => running,
@@ -311,8 +299,8 @@ impl Daemon {
             | CopyRequest::Bytes { ino, .. } => Some(*ino),
             _ => None,
         };
-        let enter = |ino| Some(self.restriping.as_ref()?.enter(ino, header.layout, &Access::Reads));
-        let _flight = compared.and_then(enter).transpose()?;
-        copies.serve((from, header.epoch), request, payload, reply.buffer()).map(Reply::Copy)
+        let enter = |ino| self.restriping.enter(ino, header.layout, &Access::Reads);
+        let _flight = compared.map(enter).transpose()?;
+        self.copies.serve((from, header.epoch), request, payload, reply.buffer()).map(Reply::Copy)
     }
 }

@@ -1,0 +1,77 @@
+//! Tells other servers where the files are that programs have open through this I/O node, so that whoever takes over finds them if it
+//! dies.
+//!
+//! Each I/O node tells the same few servers, its *guardians*, as long as these are up; others in their place hear of all files. What
+//! was opened in the last milliseconds before it died, nobody knows.
+
+use crate::links::Links;
+use bivouac_forward::IoNode;
+use bivouac_layout::map::ServerState;
+use bivouac_layout::{Ino, Map, ServerId, ShardId};
+use bivouac_proto::meta::{ENTRUST_MAX, Entrusted, MetaRequest};
+use bivouac_proto::{Reply, Request};
+use bivouac_transport::engine::To;
+use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Guardians of an I/O node. With two, one of them may die together with it.
+const GUARDIANS: usize = 2;
+/// What is opened in this time goes out together.
+const GATHER: Duration = Duration::from_millis(5);
+/// How often it is looked whether the guardians are the same, where nothing is opened.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// Tells them as long as there is the I/O node.
+pub(super) fn start(node: &Arc<IoNode>, links: &Arc<Links>, me: ServerId) {
+    let (outbox, node, links) = (node.outbox().clone(), Arc::downgrade(node), links.clone());
+    let tell = move || {
+        let mut told = Vec::new();
+        while outbox.wait(LOOK).is_some() {
+            std::thread::sleep(GATHER);
+            let guardians = guardians(&links.map(), me);
+            if guardians != told
+                && let Some(node) = node.upgrade()
+            {
+                node.tell_all();
+            }
+            let mut files: Vec<Entrusted> = outbox.take().into_iter().map(entrusted).collect();
+            let mut have_heard = guardians.clone();
+            while !files.is_empty() {
+                let rest = files.split_off(files.len().min(ENTRUST_MAX));
+                let request = Request::Meta(MetaRequest::Entrust { files });
+                have_heard.retain(|guardian| {
+                    let to = To::Server(*guardian, ShardId::FORWARDED);
+                    matches!(links.ask_once(to, &request), Some(Reply::Done))
+                });
+                files = rest;
+            }
+            told = have_heard;
+            if told != guardians {
+                // It is told everything later, if it is still one by then.
+                std::thread::sleep(LOOK);
+            }
+        }
+    };
+    if let Err(error) = std::thread::Builder::new().name("guardians".into()).spawn(tell) {
+        tracing::error!(%error, "others cannot be told which files are open here: if this I/O node dies, they are lost to programs");
+    }
+}
+
+fn entrusted((ino, path): (Ino, PathBuf)) -> Entrusted {
+    Entrusted { ino, path: path.into_os_string().into_vec() }
+}
+
+/// The servers that an I/O node tells: those that follow it, on other nodes first.
+fn guardians(map: &Map, me: ServerId) -> Vec<ServerId> {
+    let own_node = map.server(me).map(|server| server.node);
+    let mut others: Vec<_> = map
+        .servers
+        .iter()
+        .filter(|server| server.id != me && server.state == ServerState::Up)
+        .map(|server| (Some(server.node) == own_node, server.id < me, server.id))
+        .collect();
+    others.sort_unstable();
+    others.into_iter().map(|(_, _, id)| id).take(GUARDIANS).collect()
+}

@@ -1,0 +1,377 @@
+//! An I/O node, asked as clients ask it, and as somebody might who means it harm.
+
+use bivouac_forward::{Bounds, By, IoNode, Options, Transfer};
+use bivouac_layout::Ino;
+use bivouac_proto::attr::{Attr, FileKind};
+use bivouac_proto::data::DataRequest;
+use bivouac_proto::meta::{At, Create, MetaReply, MetaRequest, OpenHow, RenameMode};
+use bivouac_proto::status::Failure;
+use bivouac_proto::{Errno, OpenId, Refusal, Reply};
+use std::fs;
+use std::os::fd::AsFd;
+use std::os::unix::fs::FileExt;
+use tempfile::TempDir;
+
+fn node(places: usize) -> (TempDir, IoNode) {
+    node_in(tempfile::tempdir().expect("a directory"), places)
+}
+
+fn node_in(directory: TempDir, places: usize) -> (TempDir, IoNode) {
+    fs::create_dir(directory.path().join("served")).expect("a directory");
+    fs::write(directory.path().join("secret"), "not served").expect("a file");
+    let node = open(&directory, places);
+    (directory, node)
+}
+
+fn open(directory: &TempDir, places: usize) -> IoNode {
+    let options = Options {
+        scheduler: "to,dispatchers=2".parse().expect("a scheduler"),
+        bounds: Bounds::default(),
+        places,
+        may_issue: Box::new(|| true),
+        journal: Some(directory.path().join("journal")),
+    };
+    IoNode::open(&directory.path().join("served"), options).expect("served")
+}
+
+fn at(dir: Ino, name: &[u8]) -> At<'_> {
+    At { dir, split: false, name }
+}
+
+fn ask(node: &IoNode, request: &MetaRequest<'_>) -> Result<MetaReply, Failure> {
+    match node.meta(request, &[], &mut Vec::new())? {
+        Reply::Meta(reply) => Ok(reply),
+        Reply::Done => Ok(MetaReply::Done),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn look_up(node: &IoNode, dir: Ino, name: &[u8]) -> Result<Attr, Failure> {
+    match ask(node, &MetaRequest::Lookup { at: at(dir, name) })? {
+        MetaReply::Entry { attr, .. } => Ok(*attr),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn make_directory(node: &IoNode, dir: Ino, name: &[u8]) -> Ino {
+    match ask(node, &MetaRequest::Mkdir { at: at(dir, name), mode: 0o755 }).expect("made") {
+        MetaReply::Entry { attr, .. } => attr.ino,
+        other => panic!("{other:?}"),
+    }
+}
+
+const ROOT: Ino = Ino::FORWARDED;
+
+#[test]
+fn nothing_outside_of_the_directory_is_reached() {
+    let (directory, node) = node(100);
+    let below = directory.path().join("served");
+    std::os::unix::fs::symlink("../secret", below.join("link")).expect("a link");
+    std::os::unix::fs::symlink("..", below.join("up")).expect("a link");
+    let made = make_directory(&node, ROOT, b"d");
+    for dir in [ROOT, made] {
+        for name in [&b".."[..], b".", b"", b"../secret", b"/etc/passwd", b"a/b", b"a\0b"] {
+            let how = OpenHow { read: true, write: true, ..OpenHow::default() };
+            let create = Some(Create { mode: 0o644, exclusive: false });
+            for request in [
+                MetaRequest::Lookup { at: at(dir, name) },
+                MetaRequest::Open { at: at(dir, name), how, open: OpenId::default() },
+                MetaRequest::Open {
+                    at: at(dir, name),
+                    how: OpenHow { create, ..how },
+                    open: OpenId::default(),
+                },
+                MetaRequest::Mkdir { at: at(dir, name), mode: 0o755 },
+                MetaRequest::Unlink { at: at(dir, name) },
+                MetaRequest::Rmdir { at: at(dir, name) },
+                MetaRequest::Link { ino: made, at: at(dir, name) },
+                MetaRequest::Rename { from: at(dir, b"d"), to: at(dir, name), mode: RenameMode::Replace },
+                MetaRequest::Rename { from: at(dir, name), to: at(dir, b"x"), mode: RenameMode::Replace },
+            ] {
+                assert_eq!(ask(&node, &request), Err(Errno::INVAL.into()), "{request:?}");
+            }
+        }
+    }
+    // Links are shown, and not followed.
+    for name in [&b"link"[..], b"up"] {
+        let attr = look_up(&node, ROOT, name).expect("there");
+        assert_eq!(attr.kind, FileKind::Symlink);
+        let how = OpenHow { read: true, ..OpenHow::default() };
+        let opened = ask(&node, &MetaRequest::Open { at: at(ROOT, name), how, open: OpenId::default() });
+        assert!(matches!(opened, Ok(MetaReply::Opened { target, .. }) if !target.is_empty()));
+        assert!(ask(&node, &MetaRequest::Lookup { at: at(attr.ino, b"secret") }).is_err());
+        assert!(
+            ask(
+                &node,
+                &MetaRequest::ReadDir { dir: attr.ino, split: false, after: 2, limit: 9, attrs: false }
+            )
+            .is_err()
+        );
+        assert!(node.data(&DataRequest::Extent { ino: attr.ino }).is_err());
+        assert!(node.data(&DataRequest::Sync { ino: attr.ino }).is_err());
+    }
+    assert_eq!(fs::read_to_string(directory.path().join("secret")).expect("still there"), "not served");
+    // A directory that was moved away is not told from where it is now.
+    fs::rename(below.join("d"), directory.path().join("d")).expect("moved");
+    assert_eq!(ask(&node, &MetaRequest::Parent { ino: made }), Err(Errno::STALE.into()));
+}
+
+#[test]
+fn numbers_that_mean_nothing_are_refused_and_do_no_harm() {
+    let (_directory, node) = node(100);
+    for ino in [Ino(0), Ino(1), Ino(u64::MAX), Ino::forwarded(12345), Ino::forwarded(u64::MAX >> 1)] {
+        assert_eq!(look_up(&node, ino, b"x"), Err(Refusal::UnknownDirectory.into()), "{ino:?}");
+        assert_eq!(ask(&node, &MetaRequest::GetAttr { ino }), Err(Errno::NOENT.into()), "{ino:?}");
+        assert_eq!(node.data(&DataRequest::Extent { ino }), Err(Errno::STALE), "{ino:?}");
+        assert_eq!(ask(&node, &MetaRequest::Parent { ino }), Err(Errno::STALE.into()), "{ino:?}");
+        assert_eq!(
+            ask(&node, &MetaRequest::Release { ino, open: OpenId::default(), wrote: None }),
+            Err(Errno::NOENT.into())
+        );
+    }
+}
+
+#[test]
+fn what_was_not_used_for_long_is_found_again_by_its_name_or_not_at_all() {
+    let (directory, node) = node(4);
+    let mut dirs = vec![ROOT];
+    for depth in 0..20 {
+        let name = format!("d{depth}");
+        dirs.push(make_directory(&node, dirs[depth], name.as_bytes()));
+    }
+    for dir in &dirs {
+        assert!(ask(&node, &MetaRequest::Mkdir { at: at(*dir, b"x"), mode: 0o700 }).is_ok());
+        let parent = ask(&node, &MetaRequest::Parent { ino: *dir }).expect("there");
+        let above = dirs.iter().position(|other| other == dir).and_then(|at| at.checked_sub(1)).unwrap_or(0);
+        assert!(matches!(parent, MetaReply::Parent { parent, .. } if parent == dirs[above]));
+    }
+    // The whole branch was moved: what is under the old names now is something else.
+    let below = directory.path().join("served");
+    fs::rename(below.join("d0"), below.join("moved")).expect("moved");
+    fs::create_dir_all(below.join("d0/d1/d2")).expect("others");
+    assert_eq!(look_up(&node, dirs[3], b"x"), Err(Refusal::UnknownDirectory.into()));
+    // Another I/O node has the same numbers.
+    let other = open(&directory, 4);
+    let there = look_up(&other, ROOT, b"moved").expect("there").ino;
+    assert_eq!(there, dirs[1]);
+    assert_eq!(look_up(&node, ROOT, b"moved").expect("there").ino, there);
+}
+
+#[test]
+fn an_open_file_stays_what_it_is_whatever_becomes_of_its_name() {
+    let (directory, node) = node(2);
+    let how = OpenHow {
+        read: true,
+        write: true,
+        create: Some(Create { mode: 0o600, exclusive: true }),
+        ..OpenHow::default()
+    };
+    let open = OpenId { agent: 1, slot: 2, incarnation: 3 };
+    let opened = ask(&node, &MetaRequest::Open { at: at(ROOT, b"f"), how, open }).expect("opened");
+    let MetaReply::Opened { attr, created: true, .. } = opened else { panic!("{opened:?}") };
+    assert_eq!(node.opens(), 1);
+    let again = ask(&node, &MetaRequest::Open { at: at(ROOT, b"f"), how, open: OpenId { slot: 9, ..open } });
+    assert_eq!(again, Err(Errno::EXIST.into()));
+    ask(&node, &MetaRequest::Unlink { at: at(ROOT, b"f") }).expect("removed");
+    fs::write(directory.path().join("served/f"), "another").expect("written");
+    for name in 0..9 {
+        make_directory(&node, ROOT, format!("d{name}").as_bytes());
+    }
+    ask(&node, &MetaRequest::Truncate { ino: attr.ino, size: 77 }).expect("truncated");
+    assert_eq!(node.length(attr.ino), Ok(77));
+    let MetaReply::Attr(now) = ask(&node, &MetaRequest::GetAttr { ino: attr.ino }).expect("there") else {
+        panic!()
+    };
+    assert_eq!((now.size, now.nlink, now.mode), (77, 0, 0o600));
+    assert_eq!(fs::read_to_string(directory.path().join("served/f")).expect("there"), "another");
+    ask(&node, &MetaRequest::Release { ino: attr.ino, open, wrote: None }).expect("released");
+    assert_eq!((node.opens(), node.length(attr.ino)), (0, Err(Errno::STALE)));
+}
+
+#[test]
+fn appends_of_many_do_not_meet_and_say_where_they_are_also_in_a_file_that_nobody_may_write() {
+    let (directory, node) = node(10);
+    let create = Some(Create { mode: 0o444, exclusive: true });
+    let how = OpenHow { write: true, append: true, create, ..OpenHow::default() };
+    let open = OpenId { agent: 1, slot: 2, incarnation: 3 };
+    let opened = ask(&node, &MetaRequest::Open { at: at(ROOT, b"log"), how, open }).expect("made");
+    let MetaReply::Opened { attr, .. } = opened else { panic!("{opened:?}") };
+    let ino = attr.ino;
+    let path = directory.path().join("served/log");
+    std::thread::scope(|scope| {
+        for who in 1..=4u8 {
+            let (node, path) = (&node, &path);
+            scope.spawn(move || {
+                for turn in 0..100usize {
+                    let bytes = vec![who; 1 + turn % 7];
+                    let done = node.meta(&MetaRequest::Append { ino }, &bytes, &mut Vec::new());
+                    let Ok(Reply::Meta(MetaReply::Appended { offset, written, .. })) = done else {
+                        panic!("{done:?}")
+                    };
+                    assert_eq!(written as usize, bytes.len());
+                    // Nobody writes there again.
+                    let all = fs::read(path).expect("read");
+                    assert_eq!(all[offset as usize..][..bytes.len()], bytes);
+                }
+            });
+        }
+    });
+    let length: usize = (0..100).map(|turn| 1 + turn % 7).sum();
+    assert_eq!(fs::metadata(path).expect("there").len(), 4 * length as u64);
+}
+
+#[test]
+fn an_io_node_that_is_started_again_knows_what_it_has_shown() {
+    let (directory, node) = node(3);
+    let mut dirs = vec![ROOT];
+    for depth in 0..10 {
+        dirs.push(make_directory(&node, dirs[depth], b"d"));
+    }
+    fs::write(directory.path().join("served/d/d/file"), "x").expect("a file");
+    let file = look_up(&node, dirs[2], b"file").expect("there").ino;
+    ask(
+        &node,
+        &MetaRequest::Rename {
+            from: at(dirs[2], b"file"),
+            to: at(dirs[1], b"moved"),
+            mode: RenameMode::Replace,
+        },
+    )
+    .expect("moved");
+    drop(node);
+    let again = open(&directory, 3);
+    assert!(dirs.iter().chain([&file]).all(|ino| again.reaches(*ino)));
+    assert_eq!((again.length(file), again.opens()), (Ok(1), 0));
+    assert!(ask(&again, &MetaRequest::Mkdir { at: at(dirs[10], b"deep"), mode: 0o755 }).is_ok());
+    fs::remove_file(directory.path().join("served/d/moved")).expect("removed");
+    drop(again);
+    assert_eq!(open(&directory, 3).length(file), Err(Errno::STALE));
+}
+
+#[test]
+fn a_directory_on_the_way_that_is_a_file_now_is_looked_for_again() {
+    let (directory, node) = node(4);
+    let above = make_directory(&node, ROOT, b"above");
+    let deep = make_directory(&node, above, b"deep");
+    for number in 0..20 {
+        make_directory(&node, ROOT, format!("d{number}").as_bytes());
+    }
+    fs::remove_dir_all(directory.path().join("served/above")).expect("removed");
+    fs::write(directory.path().join("served/above"), "").expect("written");
+    assert_eq!(look_up(&node, deep, b"x"), Err(Refusal::UnknownDirectory.into()));
+}
+
+/// Requests that wait are not what is tested here.
+struct Never;
+
+impl Transfer for Never {
+    fn buffer(&mut self) -> &mut [u8] {
+        &mut []
+    }
+
+    fn done(self: Box<Self>, outcome: Result<u64, Errno>) {
+        panic!("it was queued: {outcome:?}")
+    }
+}
+
+#[test]
+fn what_is_in_memory_is_read_from_there_and_only_as_far_as_the_file_goes() {
+    const LEN: u64 = 100_000;
+    // Everything is in memory; the kernel tells what is; it does not tell.
+    let in_memory = tempfile::tempdir_in("/dev/shm").expect("a directory");
+    for (directory, always) in [(in_memory, true), (tempfile::tempdir().expect("a directory"), false)] {
+        let (directory, node) = node_in(directory, 8);
+        let path = directory.path().join("served/f");
+        let bytes: Vec<u8> = (0..LEN).map(|at| (at % 251) as u8).collect();
+        fs::write(&path, &bytes).expect("written");
+        let ino = look_up(&node, ROOT, b"f").expect("there").ino;
+        let read = |offset, len: u64| {
+            let request = DataRequest::Read { ino, offset, len: len as u32 };
+            let now = node
+                .transfer(By { job: 0, process: 1 }, &request, len, || Box::new(Never))
+                .expect("a file")
+                .expect("alone");
+            let mut buffer = vec![7; len as usize];
+            let found = now.in_memory().map(|file| {
+                let file = fs::File::from(file.as_fd().try_clone_to_owned().expect("a descriptor"));
+                file.read_exact_at(&mut buffer, offset).map(|()| buffer.clone()).expect("there")
+            });
+            let carried = now.carry_out(&mut buffer).map(|count| buffer[..count as usize].to_vec());
+            (found, carried)
+        };
+        for (offset, len) in [(0, LEN), (5000, 4096), (LEN - 1, 1)] {
+            let expected = &bytes[offset as usize..(offset + len) as usize];
+            let (found, carried) = read(offset, len);
+            assert_eq!(carried.as_deref(), Ok(expected));
+            match found {
+                Some(found) => assert_eq!(found, expected),
+                None => assert!(!always, "{directory:?}"),
+            }
+        }
+        assert_eq!(read(LEN - 10, 11), (None, Ok(bytes[LEN as usize - 10..].to_vec())));
+        assert_eq!(read(LEN, 1), (None, Ok(vec![])));
+        fs::File::options().write(true).open(&path).and_then(|file| file.set_len(50)).expect("truncated");
+        assert_eq!(read(0, 51), (None, Ok(bytes[..50].to_vec())));
+        // What could not be read from memory is asked of the backend from then on.
+        let request = DataRequest::Read { ino, offset: 0, len: 10 };
+        let now = node
+            .transfer(By { job: 0, process: 1 }, &request, 10, || Box::new(Never))
+            .expect("a file")
+            .expect("alone");
+        now.in_memory().inspect(bivouac_forward::Resident::suspect);
+        drop(now);
+        assert_eq!(read(0, 10), (None, Ok(bytes[..10].to_vec())));
+    }
+}
+
+#[test]
+fn where_open_files_are_is_told_when_they_are_opened_or_renamed() {
+    let (directory, node) = node(100);
+    let dir = make_directory(&node, ROOT, b"d");
+    let opening = |name: &[u8], slot: u32| {
+        let create = Some(Create { mode: 0o644, exclusive: false });
+        let how = OpenHow { read: true, write: true, create, ..OpenHow::default() };
+        let open = OpenId { slot, ..OpenId::default() };
+        match ask(&node, &MetaRequest::Open { at: at(dir, name), how, open }).expect("opened") {
+            MetaReply::Opened { attr, .. } => attr.ino,
+            other => panic!("{other:?}"),
+        }
+    };
+    let rename = |from: At<'_>, to: At<'_>| {
+        ask(&node, &MetaRequest::Rename { from, to, mode: RenameMode::Replace }).expect("renamed");
+    };
+    let told = || -> Vec<(Ino, String)> {
+        let taken = node.outbox().take().into_iter();
+        taken.map(|(ino, path)| (ino, path.to_str().expect("text").to_owned())).collect()
+    };
+    let file = opening(b"a", 1);
+    assert_eq!(told(), [(file, "d/a".to_owned())]);
+    assert_eq!(opening(b"a", 2), file);
+    assert_eq!(told(), [], "they know it");
+    rename(at(dir, b"a"), at(dir, b"b"));
+    assert_eq!(told(), [(file, "d/b".to_owned())]);
+    rename(at(ROOT, b"d"), at(ROOT, b"e"));
+    assert_eq!(told(), [(file, "e/b".to_owned())]);
+    node.tell_all();
+    assert_eq!(told(), [(file, "e/b".to_owned())]);
+    // Another I/O node finds it by that, and nothing else.
+    let open_elsewhere = open(&directory, 100);
+    open_elsewhere.learn(file, "e/b".as_ref()).expect("there");
+    assert!(open_elsewhere.reaches(file));
+    for wrong in ["e", "e/c", "../secret", "/etc/passwd", ""] {
+        assert!(open_elsewhere.learn(file, wrong.as_ref()).is_err(), "{wrong}");
+    }
+    node.tell_all();
+    ask(&node, &MetaRequest::Unlink { at: at(dir, b"b") }).expect("removed");
+    assert_eq!(told(), [], "it has no name any more");
+    for slot in [1, 2] {
+        let open = OpenId { slot, ..OpenId::default() };
+        ask(&node, &MetaRequest::Release { ino: file, open, wrote: None }).expect("closed");
+    }
+    node.tell_all();
+    assert_eq!(told(), []);
+    // Who waits for more is told when there is no I/O node any more.
+    let outbox = node.outbox().clone();
+    drop(node);
+    assert_eq!(outbox.wait(std::time::Duration::from_secs(60)), None);
+}
