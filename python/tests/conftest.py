@@ -1,4 +1,4 @@
-"""What tests of reports share: the command line in the same process, and what a page says."""
+"""What tests share: reports of the command line in the same process, and what a page says; logs, and how they are read."""
 
 import base64
 import html
@@ -10,8 +10,11 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from darshan_writer import own, shared, write_log
+from reading import read_here
 
 from bivouac_analysis.__main__ import main
+from bivouac_analysis.advice import command as advice_command
 
 
 @dataclass
@@ -42,3 +45,27 @@ def make_report(directory: Path, command: str, *files: Path) -> Report:
 def report(tmp_path: Path) -> Callable[..., Report]:
     """Makes reports in the test's directory: `report(command, file...)`."""
     return partial(make_report, tmp_path)
+
+
+@pytest.fixture
+def no_process_for_each_log(request, monkeypatch):
+    """Only tests that are marked with `end_to_end` have logs read by a process."""
+    if "end_to_end" not in request.keywords:
+        monkeypatch.setattr(advice_command, "read_log", read_here)
+
+
+@pytest.fixture
+def shared_log(tmp_path) -> Path:
+    """Four processes on two nodes write one file, each its part of it, in requests of 64 KiB."""
+    return write_log(
+        tmp_path / "shared.darshan",
+        [shared("write", 4, 32, 65536, "contiguous", path="/scratch/me/run7/all")],
+        4,
+        dxt=True,
+        per_node=2,
+    )
+
+
+@pytest.fixture
+def own_log(tmp_path) -> Path:
+    return write_log(tmp_path / "own.darshan", own("write", 4, 32, 65536), 4, dxt=True, per_node=2)
