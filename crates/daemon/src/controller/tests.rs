@@ -13,6 +13,7 @@ use bivouac_transport::engine::budget::ping;
 use bivouac_transport::engine::budget::refusing::GONE;
 use bivouac_transport::{Call, Parting, PeerInfo, Server, ServerOptions, Service};
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
