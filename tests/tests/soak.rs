@@ -31,7 +31,7 @@ fn no_operation_fails_and_all_copies_are_the_same_after_random_faults() {
     if skipped_without_mount() {
         return;
     }
-    let seconds = number("BIVOUAC_SOAK_SECONDS").unwrap_or(180);
+    let seconds = number("BIVOUAC_SOAK_SECONDS").unwrap_or(60);
     let clock = || std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     let seed = number("BIVOUAC_SOAK_SEED").unwrap_or_else(|| clock().map_or(1, |time| time.as_secs()));
     println!("seed {seed}, {seconds} s (BIVOUAC_SOAK_SEED, BIVOUAC_SOAK_SECONDS)");
