@@ -604,3 +604,47 @@ fn what_a_killed_io_node_may_have_done_is_an_error_and_never_a_guess() {
     names.sort();
     assert_eq!(said["afterwards"], format!("[{}] before", names.join(", ")));
 }
+
+/// Writes and reads a file past the page cache, and says what was wrong.
+const DIRECT: &str = r#"
+import fcntl, mmap, os, sys
+memory = mmap.mmap(-1, 1 << 20)
+memory.write(bytes(i % 251 for i in range(1 << 20)))
+fd = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT | os.O_DIRECT, 0o644)
+assert fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_DIRECT
+for i in range(8): assert os.pwritev(fd, [memory], i << 20) == 1 << 20
+back = mmap.mmap(-1, 1 << 20)
+for i in range(8):
+    assert os.preadv(fd, [back], i << 20) == 1 << 20
+    assert back[:] == memory[:], i
+assert os.preadv(fd, [back], 8 << 20) == 0
+# Not aligned, and appended.
+assert os.pwrite(fd, b"odd", 12345) == 3 and os.pread(fd, 3, 12345) == b"odd"
+"#;
+
+#[test]
+fn with_o_direct_data_goes_past_the_page_cache_of_the_io_node_in_the_library_and_in_a_mount() {
+    let site = Site::new("forwarding-direct");
+    let directory = backend(&site);
+    let name = up(&site, &directory, &["--io-nodes", "1"]);
+    let program = site.path("direct.py");
+    fs::write(&program, DIRECT).expect("written");
+    let program = program.to_str().expect("text");
+    let mut ways = vec![("library", vec![])];
+    if !skipped_without_root("mounting") {
+        ways.push(("mount", vec!["--fuse"]));
+    }
+    for (way, options) in ways {
+        let file = directory.join(way);
+        let path = file.to_str().expect("text");
+        let command = [&["exec", &name], &options[..], &["--", "python3", program, path]].concat();
+        site.bivouac(&command).ok();
+        assert_eq!(fs::metadata(&file).expect("there").len(), 8 << 20, "{way}");
+        // All but the page of what was not aligned.
+        let pages = local(&directory, &format!("fincore --bytes --noheadings --output PAGES {way}"));
+        assert!(pages.trim().parse::<u32>().is_ok_and(|pages| pages <= 64), "{way}: {pages} pages");
+    }
+    let shown: serde_json::Value =
+        serde_json::from_str(&site.bivouac(["forward", &name, "--json"]).ok()).expect("JSON");
+    assert!(shown["io_nodes"][0]["bytes_in"].as_u64() >= Some(16 << 20), "{shown}");
+}

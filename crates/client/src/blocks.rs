@@ -18,11 +18,13 @@ use crate::local::{Direct, SubFile, SubFiles};
 use crate::rpc::{DataJob, OUTDATED, ahead_job, copy_job, data_done, piece_job, read_job, write_job};
 use crate::session::Client;
 use bivouac_layout::{FileLayout, Group, Ino, Map, Piece, ServerId};
+use bivouac_node::SlotId;
 use bivouac_proto::Errno;
 use bivouac_proto::attr::{FILE_MAX, Store, TRANSFER_MAX};
 use bivouac_proto::data::{DataReply, DataRequest};
 use bivouac_proto::header::MAX_PAYLOAD;
 use std::io::IoSliceMut;
+use std::sync::atomic::Ordering;
 
 /// Writes of so many bytes or more are sent to a copy on this node from here, rather than through the primary.
 const LONG: usize = 64 << 10;
@@ -33,6 +35,8 @@ const FEW: usize = 2;
 pub(crate) struct Blocks<'a> {
     pub(crate) client: &'static Client,
     pub(crate) ino: Ino,
+    /// The open description's slot in the node's table.
+    pub(crate) id: SlotId,
     pub(crate) known: &'a Known,
     pub(crate) layout: &'a FileLayout,
     pub(crate) local: &'a SubFiles,
@@ -185,11 +189,8 @@ impl Blocks<'_> {
             let Part { piece, buffer, filled, .. } = &mut **part;
             let rest = &mut buffer[*filled..];
             let offset = piece.offset + *filled as u64;
-            jobs.push(job(
-                (piece, self.layout.version),
-                DataRequest::Read { ino: self.ino, offset, len: rest.len() as u32 },
-                rest,
-            ));
+            let request = DataRequest::Read { ino: self.ino, offset, len: rest.len() as u32 };
+            jobs.push(job((piece, self.layout.version), self.in_its_way(request), rest));
         }
         if !jobs.is_empty() {
             self.client.data_jobs(&mut jobs);
@@ -208,6 +209,14 @@ impl Blocks<'_> {
             }
         }
         Ok((known_end, left))
+    }
+
+    /// A request as the description's flags want it: O_DIRECT means something at an I/O node only.
+    fn in_its_way(&self, request: DataRequest) -> DataRequest {
+        let slot = self.ino.is_forwarded().then(|| self.client.table().slot(self.id)).flatten();
+        let is_direct =
+            slot.is_some_and(|slot| slot.flags.load(Ordering::Relaxed) as i32 & libc::O_DIRECT != 0);
+        if is_direct { request.direct() } else { request }
     }
 
     /// Writes at `offset`. Returns how much was written from there on without a gap, and an error only if
@@ -280,6 +289,7 @@ impl Blocks<'_> {
         let ahead = jobs.len();
         for (index, change) in changes.iter().enumerate() {
             let request = DataRequest::Write { ino: self.ino, offset: change.piece.offset, sync };
+            let request = self.in_its_way(request);
             jobs.push(match here.get(index) {
                 Some(Some(here)) => {
                     write_job((&change.piece, self.layout.version), request, change.data, *here)

@@ -384,7 +384,7 @@ impl Forwarding {
             return self.pass_on_data(server, call, request);
         }
         let by = By { job, process: header.id.session };
-        match request {
+        match request.plain().0 {
             DataRequest::Read { ino, offset, len } => {
                 let len = len.min(MAX_PAYLOAD) as usize;
                 if len == 0 {

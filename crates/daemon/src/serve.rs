@@ -188,8 +188,11 @@ pub(crate) fn data_locally(
             copies.ranges().open(ino, closing);
             DataReply::Done
         }
-        // These need more than the store.
-        DataRequest::Space | DataRequest::Pass { .. } => return Err(Errno::OPNOTSUPP.into()),
+        // These need more than the store, or are for I/O nodes.
+        DataRequest::Space
+        | DataRequest::Pass { .. }
+        | DataRequest::ReadDirect { .. }
+        | DataRequest::WriteDirect { .. } => return Err(Errno::OPNOTSUPP.into()),
     };
     Ok(done)
 }

@@ -7,6 +7,7 @@ use crate::backend::File;
 use crate::kernel;
 use crate::outbox::Outbox;
 use crate::resident::Residence;
+use crate::special::Direct;
 use crate::tree::{Place, Tree};
 use bivouac_layout::Ino;
 use bivouac_proto::{Errno, OpenId};
@@ -35,6 +36,8 @@ pub(crate) struct Open {
     rights: Rights,
     /// For what the first one may not be used for.
     second: OnceLock<OwnedFd>,
+    /// Descriptors that go past the page cache.
+    pub(crate) direct: Direct,
     appending: Mutex<()>,
     pub(crate) residence: Residence,
 }
@@ -53,6 +56,7 @@ impl Open {
             first: kernel::reopen(of, flags)?,
             rights,
             second: OnceLock::new(),
+            direct: Direct::default(),
             appending: Mutex::default(),
             residence: Residence::default(),
         })
@@ -119,20 +123,6 @@ impl File for Open {
     }
 }
 
-/// A file each of whose writes is on stable storage when it returns.
-pub(crate) struct Synced(pub(crate) Arc<Open>);
-
-impl File for Synced {
-    fn read_at(&self, offset: u64, into: &mut [IoSliceMut<'_>]) -> Result<usize, Errno> {
-        self.0.read_at(offset, into)
-    }
-
-    fn write_at(&self, offset: u64, from: &[IoSlice<'_>]) -> Result<usize, Errno> {
-        let flags = ReadWriteFlags::DSYNC;
-        rustix::io::pwritev2(self.0.writer()?, from, offset, flags).map_err(kernel::errno)
-    }
-}
-
 /// An open description of a program.
 struct Description {
     file: Ino,
@@ -190,8 +180,8 @@ impl Files {
     /// Registers the description with which a file was made. Its descriptor may be used for everything.
     pub(crate) fn register_made(&self, ino: Ino, open: OpenId, first: OwnedFd) {
         let rights = Rights { read: true, write: true };
-        let (second, appending, residence) = <(_, _, _)>::default();
-        self.note(open, Arc::new(Open { ino, first, rights, second, appending, residence }));
+        let (second, direct, appending, residence) = <(_, _, _, _)>::default();
+        self.note(open, Arc::new(Open { ino, first, rights, second, direct, appending, residence }));
     }
 
     fn note(&self, open: OpenId, file: Arc<Open>) -> Arc<Open> {

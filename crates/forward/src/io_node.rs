@@ -4,13 +4,14 @@
 //! is carried out at once, by the thread that has received it.
 
 use crate::engine::{Alone, Bounds, Engine, Transfer};
-use crate::files::{Files, Open, Synced};
+use crate::files::{Files, Open};
 use crate::kernel;
 use crate::locks::Locks;
 use crate::outbox::Outbox;
 use crate::request::{Asked, By, Kind};
 use crate::resident::Resident;
 use crate::spec::Spec;
+use crate::special::{Special, Way, is_aligned};
 use crate::tree::Tree;
 use crate::{Counts, names};
 use bivouac_layout::Ino;
@@ -109,19 +110,22 @@ impl IoNode {
         len: u64,
         later: impl FnOnce() -> Box<T>,
     ) -> Result<Option<Now<'_>>, Errno> {
-        let (kind, ino, offset, sync) = match *request {
+        let (plain, direct) = request.plain();
+        let (kind, ino, offset, sync) = match plain {
             DataRequest::Read { ino, offset, .. } => (Kind::Read, ino, offset, false),
             DataRequest::Write { ino, offset, sync } => (Kind::Write, ino, offset, sync),
             _ => return Err(Errno::OPNOTSUPP),
         };
         let file = self.files.find(&self.tree, ino)?;
         let By { job, process } = by;
-        let asked = Asked { job, process, file: ino.0, kind, offset, len, merges: !sync };
-        let alone = match sync {
-            true => self.engine.hand_in(asked, &Arc::new(Synced(file.clone())), later),
-            false => self.engine.hand_in(asked, &file, later),
+        let way = Way { direct: direct && is_aligned(offset, len), sync };
+        let merges = !sync && way.direct == direct;
+        let asked = Asked { job, process, file: ino.0, kind, offset, len, merges };
+        let alone = match way == Way::default() {
+            true => self.engine.hand_in(asked, &file, later),
+            false => self.engine.hand_in(asked, &Arc::new(Special(file.clone(), way)), later),
         };
-        Ok(alone.map(|alone| Now { alone, file, asked, sync }))
+        Ok(alone.map(|alone| Now { alone, file, asked, way }))
     }
 
     /// Carries out a request about a file's bytes that is no read or write.
@@ -161,7 +165,9 @@ impl IoNode {
             // A descriptor of the backend's would go past the queue.
             DataRequest::Pass { .. } => Err(Errno::NOENT),
             DataRequest::Read { .. }
+            | DataRequest::ReadDirect { .. }
             | DataRequest::Write { .. }
+            | DataRequest::WriteDirect { .. }
             | DataRequest::Truncate { .. }
             | DataRequest::Remove { .. }
             | DataRequest::Close { .. }
@@ -296,12 +302,15 @@ pub struct Now<'e> {
     alone: Alone<'e>,
     file: Arc<Open>,
     asked: Asked,
-    sync: bool,
+    way: Way,
 }
 
 impl Now<'_> {
     /// The file, if all that is to be read is there and in memory: then the backend has nothing to do with it.
     pub fn in_memory(&self) -> Option<Resident> {
+        if self.way.direct {
+            return None;
+        }
         let Asked { offset, len, .. } = self.asked;
         let file = self.file.reader().ok()?;
         self.file.residence.has(file, offset, len).then(|| Resident(self.file.clone()))
@@ -312,9 +321,9 @@ impl Now<'_> {
     /// # Errors
     /// What the backend says.
     pub fn carry_out(self, buffer: &mut [u8]) -> Result<u64, Errno> {
-        match self.sync {
-            true => self.alone.carry_out(&Synced(self.file), buffer),
-            false => self.alone.carry_out(&*self.file, buffer),
+        match self.way == Way::default() {
+            true => self.alone.carry_out(&*self.file, buffer),
+            false => self.alone.carry_out(&Special(self.file, self.way), buffer),
         }
     }
 }

@@ -18,7 +18,8 @@
 //!
 //! - [`io_node`]: requests of clients, and what comes of them.
 //! - `names`: names, attributes and opens. `tree`: what clients know by which number; nothing outside the forwarded directory
-//!   is ever reached; `journal`: the same for an I/O node that is started again. `files`: what is open; `resident`: what of it is in memory.
+//!   is ever reached; `journal`: the same for an I/O node that is started again. `files`: what is open; `resident`: what of it is in memory; `special`: what goes past
+//!   memory, or to stable storage at once.
 //!   [`outbox`]: where it is, for others to know, in case this I/O node dies; [`entrusted`]: what others have told. `locks`: who has locked what. `kernel`: what the backend's file system says,
 //!   in the words of the protocol.
 
@@ -39,6 +40,7 @@ pub mod request;
 mod resident;
 pub mod schedulers;
 pub mod spec;
+mod special;
 mod tree;
 
 pub use backend::File;

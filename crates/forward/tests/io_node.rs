@@ -375,3 +375,72 @@ fn where_open_files_are_is_told_when_they_are_opened_or_renamed() {
     drop(node);
     assert_eq!(outbox.wait(std::time::Duration::from_secs(60)), None);
 }
+
+/// Carries out a read or write that is alone in the queue.
+fn carry_out(node: &IoNode, request: &DataRequest, buffer: &mut [u8]) -> Result<u64, Errno> {
+    let later = || Box::new(Never);
+    let now = node.transfer(By { job: 0, process: 1 }, request, buffer.len() as u64, later)?;
+    now.expect("alone").carry_out(buffer)
+}
+
+/// Whether the first byte of a file is in the page cache. `None`: the file system does not tell.
+fn is_cached(file: &fs::File) -> Option<bool> {
+    let mut byte = [0];
+    let into = &mut [std::io::IoSliceMut::new(&mut byte)];
+    match rustix::io::preadv2(file, into, 0, rustix::io::ReadWriteFlags::NOWAIT) {
+        Ok(count) => Some(count == 1),
+        Err(rustix::io::Errno::AGAIN) => Some(false),
+        Err(error) => {
+            eprintln!("nothing can be said of the page cache: {error}");
+            None
+        }
+    }
+}
+
+#[test]
+fn what_goes_past_the_page_cache_is_the_same_data_and_leaves_nothing_there() {
+    const LEN: usize = 300 << 10;
+    let bytes: Vec<u8> = (0..LEN).map(|at| (at % 251) as u8).collect();
+    let in_memory = tempfile::tempdir_in("/dev/shm").expect("a directory");
+    for (directory, on_disk) in [(tempfile::tempdir().expect("a directory"), true), (in_memory, false)] {
+        let (directory, node) = node_in(directory, 8);
+        let path = directory.path().join("served/f");
+        let file = fs::File::create_new(&path).expect("made");
+        let ino = look_up(&node, ROOT, b"f").expect("there").ino;
+        let write = |offset: usize, len: usize, direct: bool, sync: bool| {
+            let request = DataRequest::Write { ino, offset: offset as u64, sync };
+            let request = if direct { request.direct() } else { request };
+            let mut data = bytes[offset..offset + len].to_vec();
+            assert_eq!(carry_out(&node, &request, &mut data), Ok(len as u64), "{request:?}");
+        };
+        let read = |offset: usize, len: usize, direct: bool| {
+            let request = DataRequest::Read { ino, offset: offset as u64, len: len as u32 };
+            let request = if direct { request.direct() } else { request };
+            let mut data = vec![7; len];
+            let count = carry_out(&node, &request, &mut data).expect("read") as usize;
+            let expected = bytes.get(offset..LEN.min(offset + len)).unwrap_or_default();
+            assert_eq!(&data[..count], expected, "{request:?}");
+        };
+        // Longer than a block of the memory that it goes through, and with a part of one at the end.
+        for (offset, len, sync) in
+            [(0, 200 << 10, false), (200 << 10, 64 << 10, true), (264 << 10, 36 << 10, false)]
+        {
+            write(offset, len, true, sync);
+        }
+        read(0, LEN, true);
+        read(4096, 8192, true);
+        // To look has the kernel read ahead: once only. (A file system that is memory has everything there.)
+        let cached = is_cached(&fs::File::open(&path).expect("there"));
+        assert!(!on_disk || cached != Some(true));
+        // Behind the end, and over it.
+        read(LEN & !4095, 8192, true);
+        read((LEN + 4096) & !4095, 4096, true);
+        // What is not aligned is done all the same; and what is in the cache is not older than what went past it.
+        read(1, 100, true);
+        write(100, 5000, true, false);
+        read(0, LEN, false);
+        write(0, 4096, true, false);
+        read(0, 4096, false);
+        drop(file);
+    }
+}

@@ -155,14 +155,55 @@ pub enum DataRequest {
         /// The truncation's number.
         closing: u64,
     },
+    /// [`DataRequest::Read`], past the page cache of the I/O node (O_DIRECT). Only for forwarded files.
+    ReadDirect {
+        /// The file.
+        ino: Ino,
+        /// First byte.
+        offset: u64,
+        /// At most [`crate::header::MAX_PAYLOAD`].
+        len: u32,
+    },
+    /// [`DataRequest::Write`], past the page cache of the I/O node (O_DIRECT). Only for forwarded files.
+    WriteDirect {
+        /// The file.
+        ino: Ino,
+        /// First byte.
+        offset: u64,
+        /// Return only when it is on stable storage (O_SYNC, O_DSYNC).
+        sync: bool,
+    },
 }
 
 impl DataRequest {
+    /// A read or write of a forwarded file, past the page cache. Every other request stays what it is.
+    #[must_use]
+    pub fn direct(self) -> DataRequest {
+        match self {
+            DataRequest::Read { ino, offset, len } => DataRequest::ReadDirect { ino, offset, len },
+            DataRequest::Write { ino, offset, sync } => DataRequest::WriteDirect { ino, offset, sync },
+            other => other,
+        }
+    }
+
+    /// What is read or written, and whether past the page cache.
+    pub fn plain(self) -> (DataRequest, bool) {
+        match self {
+            DataRequest::ReadDirect { ino, offset, len } => (DataRequest::Read { ino, offset, len }, true),
+            DataRequest::WriteDirect { ino, offset, sync } => {
+                (DataRequest::Write { ino, offset, sync }, true)
+            }
+            other => (other, false),
+        }
+    }
+
     /// The file that it is about.
     pub fn file(&self) -> Option<Ino> {
         match self {
             DataRequest::Read { ino, .. }
+            | DataRequest::ReadDirect { ino, .. }
             | DataRequest::Write { ino, .. }
+            | DataRequest::WriteDirect { ino, .. }
             | DataRequest::Extent { ino }
             | DataRequest::Truncate { ino, .. }
             | DataRequest::Fallocate { ino, .. }
@@ -181,6 +222,7 @@ impl DataRequest {
     pub fn changed(&self) -> Option<Ino> {
         match self {
             DataRequest::Write { ino, .. }
+            | DataRequest::WriteDirect { ino, .. }
             | DataRequest::Truncate { ino, .. }
             | DataRequest::TakeBack { ino, .. }
             | DataRequest::Fallocate { ino, .. }
@@ -188,6 +230,7 @@ impl DataRequest {
             | DataRequest::Open { ino, .. }
             | DataRequest::Remove { ino } => Some(*ino),
             DataRequest::Read { .. }
+            | DataRequest::ReadDirect { .. }
             | DataRequest::Extent { .. }
             | DataRequest::Seek { .. }
             | DataRequest::Sync { .. }

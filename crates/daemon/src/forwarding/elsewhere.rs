@@ -79,18 +79,16 @@ impl Forwarding {
     pub(super) fn pass_on_data(&self, server: ServerId, call: &mut Call, request: DataRequest) {
         let to = To::Server(server, ShardId::FORWARDED);
         let (_, _, payload, reply) = call.parts();
-        let answer = match request {
-            DataRequest::Read { ino, offset, len } => {
+        let answer = match request.plain().0 {
+            DataRequest::Read { len, .. } => {
                 let len = len.min(MAX_PAYLOAD);
-                let request = Request::Data(DataRequest::Read { ino, offset, len });
+                let request = Request::Data(request);
                 let asked = self.links.ask_into(to, &request, &[], reply.room(len as usize));
                 let length = asked.as_ref().map_or(0, |(_, length)| *length);
                 reply.buffer().truncate(length);
                 asked.map(|(answer, _)| answer)
             }
-            request => {
-                self.links.ask_into(to, &Request::Data(request), payload, &mut []).map(|(answer, _)| answer)
-            }
+            _ => self.links.ask_into(to, &Request::Data(request), payload, &mut []).map(|(answer, _)| answer),
         };
         match self.heard(request.file(), answer) {
             Ok(Reply::Done) => reply.ok(&Reply::Data(DataReply::Done)),

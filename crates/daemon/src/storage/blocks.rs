@@ -42,6 +42,8 @@ fn asked(request: &DataRequest, len: usize) -> Option<(Ino, Access)> {
         | DataRequest::Pass { ino, .. } => Some((ino, Access::Reads)),
         // Programs do not send these.
         DataRequest::Truncate { .. }
+        | DataRequest::ReadDirect { .. }
+        | DataRequest::WriteDirect { .. }
         | DataRequest::Remove { .. }
         | DataRequest::Close { .. }
         | DataRequest::Open { .. }

@@ -416,6 +416,8 @@ fn data_requests() -> Vec<DataRequest> {
         DataRequest::TakeBack { ino: INO, undo: 1, end: u64::MAX, size: 3 },
         DataRequest::Close { ino: INO, closing: 1 },
         DataRequest::Open { ino: INO, closing: u64::MAX },
+        DataRequest::ReadDirect { ino: INO, offset: u64::MAX, len: u32::MAX },
+        DataRequest::WriteDirect { ino: INO, offset: u64::MAX, sync: true },
     ]
 }
 
