@@ -9,42 +9,42 @@ import gluster
 
 TARGET = 21
 COMPUTE = 4
-PROCESSES = 16
 # Mbit/s of each compute node's link.
 RATE = 100
+# How many requests the backend gets at once. With 16 of them it does not matter who is next: all have one under way.
+DISPATCHERS = 2
 # A scheduler that tells the backend's servers apart is told that there are two.
 FIXED = ("fifo", "to", "sjf", "aioli", "mlf", "hbrr", "twins,servers=2", "sw", "wfq")
 AUTO = "auto"
 # It matters where the best of the others is so many times as fast as the worst.
 MATTERS = 1.2
-SECONDS = 1.0
+SECONDS = 0.6
 
-# Operation, layout, order and size of the requests.
+# Operation, layout, order and size of the requests, all of them with O_DIRECT, and the number of processes.
 PATTERNS = {
-    "writes a shared file in turns, 32 KiB": ("write", "shared", "strided", 32 << 10),
-    "writes a shared file in turns, 4 KiB": ("write", "shared", "strided", 4 << 10),
-    "writes parts of a shared file, 32 KiB": ("write", "shared", "contiguous", 32 << 10),
-    "writes own files, 32 KiB": ("write", "own", "contiguous", 32 << 10),
-    "writes own files, 512 KiB": ("write", "own", "contiguous", 512 << 10),
-    "writes a shared file at random, 32 KiB": ("write", "shared", "random", 32 << 10),
-    "reads a shared file in turns, 32 KiB": ("read", "shared", "strided", 32 << 10),
-    "reads a shared file in turns, 4 KiB": ("read", "shared", "strided", 4 << 10),
-    "reads parts of a shared file, 32 KiB": ("read", "shared", "contiguous", 32 << 10),
-    "reads own files, 32 KiB": ("read", "own", "contiguous", 32 << 10),
-    "reads own files, 512 KiB": ("read", "own", "contiguous", 512 << 10),
-    "reads a shared file at random, 32 KiB": ("read", "shared", "random", 32 << 10),
+    "reads a shared file in turns, 4 KiB": ("read", "shared", "strided", 4 << 10, 16),
+    "reads a shared file in turns, 8 KiB": ("read", "shared", "strided", 8 << 10, 16),
+    "reads a shared file in turns, 16 KiB": ("read", "shared", "strided", 16 << 10, 16),
+    "32 read a shared file in turns, 4 KiB": ("read", "shared", "strided", 4 << 10, 32),
+    "32 read a shared file in turns, 8 KiB": ("read", "shared", "strided", 8 << 10, 32),
+    "reads parts of a shared file, 16 KiB": ("read", "shared", "contiguous", 16 << 10, 16),
+    "reads own files, 4 KiB": ("read", "own", "contiguous", 4 << 10, 16),
+    "reads own files, 16 KiB": ("read", "own", "contiguous", 16 << 10, 16),
+    "writes a shared file in turns, 4 KiB": ("write", "shared", "strided", 4 << 10, 16),
+    "writes a shared file in turns, 32 KiB": ("write", "shared", "strided", 32 << 10, 16),
+    "writes own files, 16 KiB": ("write", "own", "contiguous", 16 << 10, 16),
 }
 
 
 def patterns():
     """What `bivouac explore` takes."""
     made = []
-    for name, (operation, layout, spatiality, request) in PATTERNS.items():
-        phase = {"operation": operation, "layout": layout, "spatiality": spatiality, "request": request}
+    for name, (operation, layout, spatiality, request, processes) in PATTERNS.items():
+        phase = {"operation": operation, "layout": layout, "spatiality": spatiality, "request": request, "direct": True}
         # A read's file is written before: not more than is read in the time.
-        total = 1 << 30 if operation == "write" else 4096 * request if request < 64 << 10 else 96 << 20
+        total = 1 << 30 if operation == "write" else 24 << 20
         phase |= {"total": total, "stonewall": SECONDS, "fsync": operation == "write"}
-        made.append({"name": name, "nodes": COMPUTE, "processes": PROCESSES, "phases": [phase]})
+        made.append({"name": name, "nodes": COMPUTE, "processes": processes, "phases": [phase]})
     return {"version": 1, "patterns": made}
 
 
@@ -65,7 +65,7 @@ def explored(bench, deployment, computes):
     for repetition in range(bench.repetitions):
         for scheduler in order.sample((*FIXED, AUTO), len(FIXED) + 1):
             out = os.path.join(bench.work, f"{scheduler}-{repetition}.jsonl")
-            deployment.bivouac("forward", deployment.name, "--scheduler", scheduler)
+            deployment.bivouac("forward", deployment.name, "--scheduler", f"{scheduler},dispatchers={DISPATCHERS}")
             words = ["--io-nodes", "1", "--repetitions", "1", "--seed", repetition, "--hosts", ",".join(computes), "--no-verify", "--out", out]
             deployment.bivouac("explore", "run", deployment.name, given, *map(str, words))
             with open(out, encoding="utf-8") as file:

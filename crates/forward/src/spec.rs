@@ -106,7 +106,7 @@ impl Limits {
 /// What a scheduler can be told.
 fn keys(name: &str) -> Vec<&'static str> {
     let own: &[&str] = match name {
-        "auto" => &["quantum", "patience", "weight"],
+        "auto" => &["quantum", "weight"],
         "sjf" => &["patience"],
         "aioli" => &["quantum"],
         "mlf" => &["quantum", "patience"],
