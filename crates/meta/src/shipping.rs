@@ -154,7 +154,8 @@ impl Partitions {
                 stream.followers.iter().filter(|f| f.has < to.sequence).map(|f| f.server).collect()
             };
             if self.compactor.is_stopped() {
-                return Err(Errno::IO.into());
+                // This server ends. Who takes its place has the change, or makes it when it is asked for it again.
+                return Err(Refusal::OldServer.into());
             }
             self.ship(outside, id, &missing);
         }

@@ -286,8 +286,8 @@ impl<O: Outside> MetaStore<O> {
         self.core.partitions.mend()
     }
 
-    /// The server stops: from now on operations fail that wait for servers with copies, which may have stopped
-    /// before it, or for other operations, which may be waiting for these.
+    /// The server stops: from now on operations are refused that wait for servers with copies, which may have stopped
+    /// before it, or for other operations, which may be waiting for these. Who has asked for them asks again, and then another one.
     pub fn stop_waiting(&self) {
         self.core.partitions.stop_waiting();
     }
