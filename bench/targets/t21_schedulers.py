@@ -11,7 +11,7 @@ TARGET = 21
 COMPUTE = 4
 # Mbit/s of each compute node's link.
 RATE = 100
-# How many requests the backend gets at once. With 16 of them it does not matter who is next: all have one under way.
+# How many requests the backend gets at once. With as many as there are processes, it hardly matters who is next.
 DISPATCHERS = 2
 # A scheduler that tells the backend's servers apart is told that there are two.
 FIXED = ("fifo", "to", "sjf", "aioli", "mlf", "hbrr", "twins,servers=2", "sw", "wfq")
