@@ -586,9 +586,11 @@ fn what_a_killed_io_node_may_have_done_is_an_error_and_never_a_guess() {
     Site::kill(io_node, rustix::process::Signal::KILL);
     let said = program.end();
     let said: BTreeMap<&str, &str> = said.lines().filter_map(|line| line.split_once(' ')).collect();
-    for call in ["append", "exclusive", "mkdir"] {
-        assert_eq!(said[call], "Input/output error", "{call}");
-    }
+    // On a busy machine one may not have been sent yet when the I/O node died: then another one has done it, once.
+    let (lost, once): (Vec<&str>, Vec<&str>) =
+        ["append", "exclusive", "mkdir"].iter().partition(|call| said[**call] == "Input/output error");
+    assert!(!lost.is_empty(), "{said:?}");
+    assert!(once.iter().all(|call| !said[call].contains(' ')), "{said:?}");
     let well = [("create", "True"), ("fsync", "None"), ("pread", "True"), ("pwrite", "6"), ("stat", "6")];
     for (call, answer) in well {
         assert_eq!(said[call], answer, "{call}");
@@ -601,8 +603,11 @@ fn what_a_killed_io_node_may_have_done_is_an_error_and_never_a_guess() {
     let mut names =
         vec!["'appended'", "'data'", if renamed { "'renamed'" } else { "'to-rename'" }, "'shared'"];
     names.extend((!removed).then_some("'to-remove'"));
+    names.extend(once.contains(&"exclusive").then_some("'new'"));
+    names.extend(once.contains(&"mkdir").then_some("'made'"));
     names.sort();
-    assert_eq!(said["afterwards"], format!("[{}] before", names.join(", ")));
+    let appended = if once.contains(&"append") { "beforemore" } else { "before" };
+    assert_eq!(said["afterwards"], format!("[{}] {appended}", names.join(", ")));
 }
 
 /// Writes and reads a file past the page cache, and says what was wrong.

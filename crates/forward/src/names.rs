@@ -254,20 +254,22 @@ fn target(link: &impl AsFd) -> Result<Vec<u8>, Errno> {
     Ok(target.into_bytes())
 }
 
-/// A new entry gets its whole mode: this process has a mask of its own. What the backend adds stays.
+/// A new entry as it is shown, with its whole mode.
 fn made(node: &IoNode, dir: &Place, name: &[u8], mode: u16) -> Result<MetaReply, Failure> {
     let (place, stat) = node.tree.child(dir, name)?;
-    let kept = stat.stx_mode & 0o2000;
-    let stat = match kernel::kind(&stat) {
-        FileKind::Symlink => stat,
-        _ if stat.stx_mode & 0o7777 == mode | kept => stat,
-        _ => {
-            set_mode(&*place, mode | kept)?;
-            kernel::stat(&place.fd)?
-        }
-    };
+    let stat = with_mode(&*place, stat, mode)?;
     let (attr, target) = shown((place.ino, &*place), &stat)?;
     Ok(MetaReply::Entry { attr, target })
+}
+
+/// Gives a new entry its whole mode: this process has a mask of its own. What the backend adds stays.
+fn with_mode(of: &impl AsFd, stat: Statx, mode: u16) -> Result<Statx, Errno> {
+    let mode = mode | stat.stx_mode & 0o2000;
+    if kernel::kind(&stat) == FileKind::Symlink || stat.stx_mode & 0o7777 == mode {
+        return Ok(stat);
+    }
+    set_mode(of, mode)?;
+    kernel::stat(of)
 }
 
 fn set_mode(of: &impl AsFd, mode: u16) -> Result<(), Errno> {
@@ -304,15 +306,14 @@ fn open_entry(node: &IoNode, at: At<'_>, how: OpenHow, open: OpenId) -> Result<M
             let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             match rustix::fs::openat(&dir.fd, at.name, flags, Mode::from_raw_mode(create.mode.into())) {
                 Ok(fd) => {
-                    let MetaReply::Entry { attr, .. } = made(node, &dir, at.name, create.mode)? else {
-                        return Err(Errno::IO.into());
-                    };
-                    let place = node.tree.place(attr.ino)?;
-                    if node.tree.number(&kernel::stat(&fd)?) != place.ino {
-                        // Somebody has replaced it already.
-                        continue;
-                    }
-                    node.files.register_made(place.ino, open, fd);
+                    // Through its descriptor: somebody may have removed or replaced its name already, and the caller has made it
+                    // nevertheless.
+                    let stat = with_mode(&fd, kernel::stat(&fd)?, create.mode)?;
+                    let ino = node.tree.number(&stat);
+                    // So that it is found by its number later, as long as the name leads to it.
+                    let _ = node.tree.child(&dir, at.name);
+                    node.files.register_made(ino, open, fd);
+                    let attr = Box::new(kernel::attr(ino, &stat));
                     return Ok(MetaReply::Opened { attr, created: true, target: Vec::new() });
                 }
                 Err(rustix::io::Errno::EXIST) if !create.exclusive => {}
@@ -420,7 +421,7 @@ fn remove(node: &IoNode, at: At<'_>, flags: AtFlags) -> Result<MetaReply, Failur
     let (place, stat) = found;
     // The backend may give its number to another file, unless somebody still has this one open.
     if flags.contains(AtFlags::REMOVEDIR) || stat.stx_nlink <= 1 && node.files.get(place.ino).is_none() {
-        node.tree.forget(place.ino);
+        node.tree.forget(&place);
     }
     Ok(MetaReply::Done)
 }

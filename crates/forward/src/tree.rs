@@ -237,11 +237,15 @@ impl Tree {
         place
     }
 
-    /// Nothing has this number any more: the backend may give it to another file.
-    pub(crate) fn forget(&self, ino: Ino) {
+    /// What was found here is gone. Unless something else has its number by now: the backend gives it to another file as soon as
+    /// nobody holds this one.
+    pub(crate) fn forget(&self, gone: &Arc<Place>) {
         let mut known = self.known();
-        let place = known.places.remove(&ino);
-        known.found.remove(&ino);
+        if known.places.get(&gone.ino).is_some_and(|place| !Arc::ptr_eq(place, gone)) {
+            return;
+        }
+        let place = known.places.remove(&gone.ino);
+        known.found.remove(&gone.ino);
         drop(known);
         drop(place);
     }
@@ -321,7 +325,7 @@ mod tests {
             std::fs::write(below.join(&name), "").expect("written");
             let (place, _) = tree.child(tree.root(), name.as_bytes()).expect("there");
             std::fs::remove_file(below.join(&name)).expect("removed");
-            tree.forget(place.ino);
+            tree.forget(&place);
         }
         let known = tree.known();
         assert!(known.order.len() <= 4 && known.found_order.len() <= 4 * REMEMBERED);
