@@ -36,6 +36,7 @@ mod locks;
 mod names;
 pub mod outbox;
 pub mod queue;
+mod recent;
 pub mod request;
 mod resident;
 pub mod schedulers;

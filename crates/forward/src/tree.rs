@@ -10,11 +10,11 @@
 
 use crate::journal::Journal;
 use crate::kernel;
+use crate::recent::Recent;
 use bivouac_layout::Ino;
 use bivouac_proto::Errno;
 use bivouac_proto::attr::NAME_MAX;
 use rustix::fs::{CWD, Mode, OFlags, Statx};
-use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -54,38 +54,33 @@ pub(crate) struct Identity {
     inode: u64,
 }
 
-#[derive(Default)]
 struct Known {
-    places: HashMap<Ino, Arc<Place>>,
-    /// Of `places`, in the order in which they came.
-    order: VecDeque<Ino>,
-    found: HashMap<Ino, Found>,
-    found_order: VecDeque<Ino>,
+    places: Recent<Arc<Place>>,
+    found: Recent<Found>,
     journal: Option<Journal>,
 }
 
 impl Known {
-    /// Notes where something was found; at most so many are remembered.
-    fn find(&mut self, ino: Ino, at: Found, most: usize) {
-        let Known { found, found_order, journal, .. } = self;
-        if let Some(journal) = journal
-            && found.get(&ino) != Some(&at)
-        {
+    /// With so many descriptors at most.
+    fn new(most: usize) -> Known {
+        let found = Recent::new(most.saturating_mul(REMEMBERED));
+        Known { places: Recent::new(most), found, journal: None }
+    }
+
+    /// Notes where something was found.
+    fn find(&mut self, ino: Ino, at: Found) {
+        let Known { found, journal, .. } = self;
+        if found.get(ino) == Some(&at) {
+            return;
+        }
+        if let Some(journal) = journal {
             journal.note(ino, &at);
         }
-        if found.insert(ino, at).is_none() {
-            found_order.push_back(ino);
-        }
-        // Counted by the order, which also has what was forgotten: otherwise it would grow with each file that is made and removed.
-        while found_order.len() > most
-            && let Some(oldest) = found_order.pop_front()
-        {
-            found.remove(&oldest);
-        }
+        found.insert(ino, at);
         if let Some(journal) = journal
             && journal.is_long(found.len())
         {
-            journal.rewrite(found_order.iter().filter_map(|ino| Some((*ino, found.get(ino)?))));
+            journal.rewrite(found.iter());
         }
     }
 }
@@ -97,7 +92,6 @@ pub(crate) struct Tree {
     device: (u32, u32),
     /// What tells the directory from another one at its path: the kind of its file system, and its inode number there.
     identity: Identity,
-    most: usize,
     known: Mutex<Known>,
 }
 
@@ -108,10 +102,9 @@ impl Tree {
         let (fd, stat, identity) = open_root(directory)?;
         // As the kernel will name what lies in it.
         let path = kernel::path_of(&fd)?;
-        let (most, mut known) = (most.max(1), Known::default());
+        let mut known = Known::new(most.max(1));
         if let Some((journal, before)) = journal.map(Journal::open) {
-            let remembered = most.saturating_mul(REMEMBERED);
-            before.into_iter().for_each(|(ino, found)| known.find(ino, found, remembered));
+            before.into_iter().for_each(|(ino, found)| known.find(ino, found));
             known.journal = Some(journal);
         }
         Ok(Tree {
@@ -119,7 +112,6 @@ impl Tree {
             path,
             device: (stat.stx_dev_major, stat.stx_dev_minor),
             identity,
-            most,
             known: Mutex::new(known),
         })
     }
@@ -165,11 +157,13 @@ impl Tree {
             if at == Ino::FORWARDED {
                 break self.root.clone();
             }
-            let known = self.known();
-            if let Some(place) = known.places.get(&at) {
+            let mut known = self.known();
+            // Both are used: where a descriptor has to go, it is looked for again.
+            let found = known.found.get(at).cloned();
+            if let Some(place) = known.places.get(at) {
                 break place.clone();
             }
-            let found = known.found.get(&at).cloned().ok_or(Errno::NOENT)?;
+            let found = found.ok_or(Errno::NOENT)?;
             at = found.parent;
             missing.push(found);
             if missing.len() > DEEP {
@@ -217,20 +211,11 @@ impl Tree {
     /// Keeps a descriptor of what was found under a name.
     fn keep(&self, dir: &Place, name: &[u8], stat: &Statx, fd: OwnedFd) -> Arc<Place> {
         let ino = self.number(stat);
-        let mut known = self.known();
-        known.find(ino, Found { parent: dir.ino, name: name.into() }, self.most.saturating_mul(REMEMBERED));
-        let Known { places, order, .. } = &mut *known;
         let place = Arc::new(Place { ino, fd });
+        let mut known = self.known();
+        known.find(ino, Found { parent: dir.ino, name: name.into() });
         // The newest descriptor counts: a backend elsewhere may have given the number to another file meanwhile.
-        let mut dropped: Vec<Arc<Place>> = places.insert(ino, place.clone()).into_iter().collect();
-        if dropped.is_empty() {
-            order.push_back(ino);
-        }
-        while order.len() > self.most
-            && let Some(oldest) = order.pop_front()
-        {
-            dropped.extend(places.remove(&oldest));
-        }
+        let dropped = known.places.insert(ino, place.clone());
         drop(known);
         // Closed without the lock.
         drop(dropped);
@@ -241,11 +226,11 @@ impl Tree {
     /// nobody holds this one.
     pub(crate) fn forget(&self, gone: &Arc<Place>) {
         let mut known = self.known();
-        if known.places.get(&gone.ino).is_some_and(|place| !Arc::ptr_eq(place, gone)) {
+        if known.places.peek(gone.ino).is_some_and(|place| !Arc::ptr_eq(place, gone)) {
             return;
         }
-        let place = known.places.remove(&gone.ino);
-        known.found.remove(&gone.ino);
+        let place = known.places.remove(gone.ino);
+        known.found.remove(gone.ino);
         drop(known);
         drop(place);
     }
@@ -328,8 +313,7 @@ mod tests {
             tree.forget(&place);
         }
         let known = tree.known();
-        assert!(known.order.len() <= 4 && known.found_order.len() <= 4 * REMEMBERED);
-        assert!(known.places.is_empty() && known.found.is_empty());
+        assert_eq!((known.places.len(), known.found.len()), (0, 0));
         assert!(std::fs::metadata(&journal).expect("there").len() < 5000 * 30);
     }
 }

@@ -444,3 +444,39 @@ fn what_goes_past_the_page_cache_is_the_same_data_and_leaves_nothing_there() {
         drop(file);
     }
 }
+
+#[test]
+fn what_some_remove_takes_nothing_from_what_others_make_beside_them_under_the_same_numbers() {
+    let (_directory, node) = node(2);
+    let work = |who: u32| {
+        let name = format!("d{who}");
+        let how = OpenHow { read: true, write: true, ..OpenHow::default() };
+        let how = OpenHow { create: Some(Create { mode: 0o640, exclusive: true }), ..how };
+        for turn in 0..1500 {
+            let dir = make_directory(&node, ROOT, name.as_bytes());
+            let open = OpenId { agent: 1, slot: who, incarnation: turn };
+            let made = ask(&node, &MetaRequest::Open { at: at(dir, b"new"), how, open });
+            let made = match made.expect("made, and found by its number") {
+                MetaReply::Opened { attr, created: true, .. } => attr,
+                other => panic!("{other:?}"),
+            };
+            assert_eq!(made.mode & 0o777, 0o640);
+            let (from, to) = (at(dir, b"new"), at(dir, b"renamed"));
+            ask(&node, &MetaRequest::Rename { from, to, mode: RenameMode::Replace }).expect("renamed");
+            assert_eq!(look_up(&node, dir, b"renamed").expect("there").ino, made.ino);
+            ask(&node, &MetaRequest::Release { ino: made.ino, open, wrote: None }).expect("closed");
+            // Its number leads to it, also if it is not open any more.
+            ask(&node, &MetaRequest::GetAttr { ino: made.ino }).expect("there");
+            ask(&node, &MetaRequest::Unlink { at: to }).expect("removed");
+            ask(&node, &MetaRequest::Rmdir { at: at(ROOT, name.as_bytes()) }).expect("removed");
+        }
+    };
+    std::thread::scope(|scope| {
+        (0..4).for_each(|who| {
+            drop(scope.spawn({
+                let work = &work;
+                move || work(who)
+            }))
+        })
+    });
+}
