@@ -2,7 +2,8 @@
 //!
 //! What goes past the page cache has to be aligned: its place in the file, its length, and the memory. The first two are the
 //! program's; for the third it is copied through memory of this module's. Where a place or a length is not aligned, or the backend
-//! cannot do without the page cache, it goes through that, as with those file systems that never refuse O_DIRECT.
+//! cannot do without the page cache, it goes through that, as with those file systems that never refuse O_DIRECT. Requests that are
+//! merged go the way of the first of them, unless they are not aligned together.
 
 use crate::backend::File;
 use crate::files::Open;
