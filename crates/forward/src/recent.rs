@@ -8,44 +8,60 @@ use std::collections::{HashMap, VecDeque};
 
 /// See the module.
 pub(crate) struct Recent<V> {
-    /// Never more are kept, and all of which one of the last half as many notes was.
+    /// Never more are kept.
     most: usize,
+    /// Each with the stamp of its last use that was noted.
     entries: HashMap<Ino, (V, u64)>,
     /// Uses that were noted, the oldest first; at most `most`.
     order: VecDeque<(Ino, u64)>,
     stamp: u64,
+    /// What went since the last insertion.
+    gone: Vec<V>,
 }
 
 impl<V> Recent<V> {
     pub(crate) fn new(most: usize) -> Recent<V> {
-        Recent { most: most.max(1), entries: HashMap::new(), order: VecDeque::new(), stamp: 0 }
+        let (entries, order, gone) = <(_, _, _)>::default();
+        Recent { most: most.max(1), entries, order, stamp: 0, gone }
     }
 
-    /// Puts something in. What goes for it: what had its number, and the least recently used.
+    /// Puts something in. Returns what had its number, and what had to go since the last insertion, for the caller to drop when it
+    /// holds no lock.
     pub(crate) fn insert(&mut self, ino: Ino, value: V) -> Vec<V> {
-        self.stamp += 1;
-        let before = self.entries.insert(ino, (value, self.stamp));
-        self.order.push_back((ino, self.stamp));
-        let mut dropped: Vec<V> = before.map(|(value, _)| value).into_iter().collect();
-        dropped.extend(self.trim());
-        dropped
+        match self.entries.get_mut(&ino) {
+            Some((before, _)) => {
+                self.gone.push(std::mem::replace(before, value));
+                self.touch(ino);
+            }
+            None => {
+                self.stamp += 1;
+                self.entries.insert(ino, (value, self.stamp));
+                self.order.push_back((ino, self.stamp));
+                self.trim();
+            }
+        }
+        std::mem::take(&mut self.gone)
     }
 
     /// Uses something.
     pub(crate) fn get(&mut self, ino: Ino) -> Option<&V> {
-        let next = self.stamp + 1;
-        let (_, stamp) = self.entries.get_mut(&ino)?;
-        // Not each use is noted: otherwise a few that are used often would displace all others.
-        if next - *stamp > self.most as u64 / 2 {
-            (*stamp, self.stamp) = (next, next);
-            self.order.push_back((ino, next));
-            // It is the newest itself.
-            drop(self.trim());
-        }
+        self.touch(ino);
         self.peek(ino)
     }
 
-    /// The same, without that it counts as a use.
+    /// Notes a use, unless one was noted not long ago: a few that are used often must not displace all others.
+    fn touch(&mut self, ino: Ino) {
+        let next = self.stamp + 1;
+        if let Some((_, stamp)) = self.entries.get_mut(&ino)
+            && next - *stamp > self.most as u64 / 2
+        {
+            (*stamp, self.stamp) = (next, next);
+            self.order.push_back((ino, next));
+            self.trim();
+        }
+    }
+
+    /// Looks something up without counting that as a use.
     pub(crate) fn peek(&self, ino: Ino) -> Option<&V> {
         self.entries.get(&ino).map(|(value, _)| value)
     }
@@ -66,16 +82,15 @@ impl<V> Recent<V> {
         self.order.iter().filter_map(newest)
     }
 
-    fn trim(&mut self) -> Vec<V> {
-        let mut dropped = Vec::new();
+    fn trim(&mut self) {
         while self.order.len() > self.most
             && let Some((ino, stamp)) = self.order.pop_front()
         {
             if self.entries.get(&ino).is_some_and(|(_, newest)| *newest == stamp) {
-                dropped.extend(self.remove(ino));
+                let oldest = self.remove(ino);
+                self.gone.extend(oldest);
             }
         }
-        dropped
     }
 }
 
@@ -154,5 +169,15 @@ mod tests {
             recent.insert(Ino(other), "other");
             assert_eq!(recent.get(Ino(1)), Some(&"used"), "{other}");
         }
+    }
+
+    #[test]
+    fn what_is_put_in_again_and_again_displaces_nothing() {
+        let mut recent = Recent::new(9);
+        recent.insert(Ino(1), 0);
+        for turn in 0..500 {
+            recent.insert(Ino(2), turn);
+        }
+        assert_eq!((recent.peek(Ino(1)), recent.peek(Ino(2))), (Some(&0), Some(&499)));
     }
 }

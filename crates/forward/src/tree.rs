@@ -61,7 +61,7 @@ struct Known {
 }
 
 impl Known {
-    /// With so many descriptors at most.
+    /// Keeps so many descriptors at most.
     fn new(most: usize) -> Known {
         let found = Recent::new(most.saturating_mul(REMEMBERED));
         Known { places: Recent::new(most), found, journal: None }
@@ -102,7 +102,7 @@ impl Tree {
         let (fd, stat, identity) = open_root(directory)?;
         // As the kernel will name what lies in it.
         let path = kernel::path_of(&fd)?;
-        let mut known = Known::new(most.max(1));
+        let mut known = Known::new(most);
         if let Some((journal, before)) = journal.map(Journal::open) {
             before.into_iter().for_each(|(ino, found)| known.find(ino, found));
             known.journal = Some(journal);
@@ -158,7 +158,7 @@ impl Tree {
                 break self.root.clone();
             }
             let mut known = self.known();
-            // Both are used: where a descriptor has to go, it is looked for again.
+            // Counts as a use of both: if its descriptor has to go later, it is still known where it was found.
             let found = known.found.get(at).cloned();
             if let Some(place) = known.places.get(at) {
                 break place.clone();
@@ -222,8 +222,8 @@ impl Tree {
         place
     }
 
-    /// What was found here is gone. Unless something else has its number by now: the backend gives it to another file as soon as
-    /// nobody holds this one.
+    /// Forgets what was removed from the backend. If the backend has given its number to another file meanwhile, that one stays
+    /// known.
     pub(crate) fn forget(&self, gone: &Arc<Place>) {
         let mut known = self.known();
         if known.places.peek(gone.ino).is_some_and(|place| !Arc::ptr_eq(place, gone)) {
