@@ -142,3 +142,69 @@ fn what_cannot_be_read_any_more_is_an_error_and_not_an_end_of_the_file() {
     let (kept, lost) = (count("still there"), count("ESTALE") + count("EIO"));
     assert!(lost > 0 && kept + lost == 16, "{said}");
 }
+
+/// In a directory with room for 8 MiB, needs the room of each file soon after it is removed and closed: nobody waits for a close.
+const ROOM: &str = r#"
+whole = b"x" * (5 << 20)
+waited = 0
+def fill(file, size):
+    global waited
+    until, done = time.time() + 10, 0
+    while done < size:
+        try: done += os.pwrite(file, whole[done:size], done)
+        except OSError as e:
+            if e.errno != errno.ENOSPC or time.time() > until: raise
+            time.sleep(0.01); waited += 0.01
+def write(name, size):
+    file = os.open(name, os.O_CREAT | os.O_RDWR)
+    fill(file, size)
+    os.close(file)
+# Removed while it is open, and looked at by name before.
+for turn in range(4):
+    file = os.open("open", os.O_CREAT | os.O_RDWR)
+    fill(file, len(whole))
+    assert os.stat("open").st_size == len(whole)
+    os.unlink("open")
+    os.close(file)
+# As editors save: another file takes its name.
+for turn in range(6):
+    write("saved.new", 3 << 20)
+    if turn > 0: assert os.stat("saved").st_size == 3 << 20
+    os.rename("saved.new", "saved")
+os.unlink("saved")
+# What is removed by another process while this one has it open.
+file = os.open("other", os.O_CREAT | os.O_RDWR); os.write(file, whole)
+say("ready"); wait("removed")
+os.close(file)
+write("other", 5 << 20)
+# What an I/O node keeps for nobody goes after one or two seconds. That would have to be waited for ten times.
+assert waited < 3, waited
+say("done"); wait("end")
+"#;
+
+#[test]
+fn what_was_removed_and_closed_gives_its_room_back() {
+    if bivouac_tests::skipped_without_root("mounting a small file system") {
+        return;
+    }
+    let site = Site::new("removed-room");
+    let directory = site.path("small");
+    let _small = bivouac_tests::staging::Small::mount(&directory, 8);
+    let name = up(&site, &directory);
+    let mut program = Signalled::start_in(&site, &name, "room", ROOM, &directory);
+    program.hears("ready");
+    let remove =
+        format!("cd {} && stat other > /dev/null && rm other && ! stat other 2>&1", directory.display());
+    site.sh(&name, &remove).ok();
+    program.say("removed");
+    program.hears("done");
+    // What is removed at the backend itself is not kept for long.
+    fs::remove_file(directory.join("other")).expect("removed");
+    let used = || {
+        let figures = rustix::fs::statvfs(&directory).expect("there");
+        figures.f_blocks - figures.f_bfree
+    };
+    eventually("the room is given back", || used() < 16);
+    program.say("end");
+    program.ok();
+}

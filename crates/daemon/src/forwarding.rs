@@ -41,7 +41,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Files and directories that are kept within reach.
+/// Directories that are kept within reach, and as many other files.
 const PLACES: usize = 4 << 10;
 
 /// The file that notes what was shown.

@@ -258,7 +258,11 @@ impl Files {
     pub(crate) fn find(&self, tree: &Tree, ino: Ino) -> Result<Arc<Open>, Errno> {
         match self.get(ino) {
             Some(open) => Ok(open),
-            None => Ok(self.adopt(Open::anyhow(&*tree.place(ino).map_err(|_| Errno::STALE)?)?)),
+            None => {
+                let open = Open::anyhow(&*tree.place(ino).map_err(|_| Errno::STALE)?)?;
+                tree.let_go(ino);
+                Ok(self.adopt(open))
+            }
         }
     }
 

@@ -36,7 +36,7 @@ pub struct Options {
     pub scheduler: Spec,
     /// How much may wait.
     pub bounds: Bounds,
-    /// Descriptors that are kept of what is not open, at most.
+    /// Descriptors that are kept of directories, at most, and as many of other files that are not open.
     pub places: usize,
     /// Whether it is still the one that forwards: asked before each read or write is issued.
     pub may_issue: Box<dyn Fn() -> bool + Send + Sync>,
@@ -278,6 +278,12 @@ impl IoNode {
         if let Err(error) = self.engine.set_dispatchers(spec.dispatchers) {
             tracing::error!(%error, spec.dispatchers, "there are fewer dispatchers than there should be");
         }
+    }
+
+    /// Gives back what it has only because somebody asked for it a while ago: the bytes of files that others have removed from the
+    /// backend among it. To be called every second or so.
+    pub fn tidy(&self) {
+        self.tree.tidy();
     }
 
     /// Requests in and out.

@@ -24,6 +24,7 @@
 //!   in the words of the protocol.
 
 pub mod backend;
+mod brief;
 pub mod dispatch;
 pub mod engine;
 pub mod entrusted;

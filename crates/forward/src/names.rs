@@ -76,24 +76,7 @@ pub(crate) fn carry_out(
         }
         R::Unlink { at } => remove(node, at, AtFlags::empty())?,
         R::Rmdir { at } => remove(node, at, AtFlags::REMOVEDIR)?,
-        R::Rename { from, to, mode } => {
-            let (from_dir, to_dir) = (directory(node, from)?, directory(node, to)?);
-            let flags = match mode {
-                RenameMode::Replace => RenameFlags::empty(),
-                RenameMode::NoReplace => RenameFlags::NOREPLACE,
-                RenameMode::Exchange => RenameFlags::EXCHANGE,
-            };
-            rustix::fs::renameat_with(&from_dir.fd, from.name, &to_dir.fd, to.name, flags)
-                .map_err(kernel::errno)?;
-            // So that they are found under their new names.
-            let exchanged = (mode == RenameMode::Exchange).then_some((&from_dir, from.name));
-            for (dir, name) in [(&to_dir, to.name)].into_iter().chain(exchanged) {
-                if let Ok((place, stat)) = node.tree.child(dir, name) {
-                    node.files.was_renamed(place.ino, kernel::kind(&stat) == FileKind::Directory);
-                }
-            }
-            MetaReply::Done
-        }
+        R::Rename { from, to, mode } => rename(node, from, to, mode)?,
         R::ReadDir { dir, after, limit, .. } => list(node, dir, after, limit)?,
         R::Parent { ino } => {
             let (parent, name) = node.tree.parent(&*node.tree.place(ino).map_err(|_| Errno::STALE)?)?;
@@ -310,8 +293,7 @@ fn open_entry(node: &IoNode, at: At<'_>, how: OpenHow, open: OpenId) -> Result<M
                     // nevertheless.
                     let stat = with_mode(&fd, kernel::stat(&fd)?, create.mode)?;
                     let ino = node.tree.number(&stat);
-                    // So that it is found by its number later, as long as the name leads to it.
-                    let _ = node.tree.child(&dir, at.name);
+                    node.tree.made(ino, &dir, at.name);
                     node.files.register_made(ino, open, fd);
                     let attr = Box::new(kernel::attr(ino, &stat));
                     return Ok(MetaReply::Opened { attr, created: true, target: Vec::new() });
@@ -352,6 +334,7 @@ fn open_file(
         return Ok(MetaReply::Opened { attr, created: false, target });
     }
     let file = node.files.register((ino, file), open, rights(how))?;
+    node.tree.let_go(ino);
     if how.truncate
         && how.write
         && let Err(error) = rustix::fs::ftruncate(file.writer()?, 0)
@@ -416,12 +399,46 @@ fn make_node(
 
 fn remove(node: &IoNode, at: At<'_>, flags: AtFlags) -> Result<MetaReply, Failure> {
     let dir = directory(node, at)?;
-    let found = node.tree.child(&dir, at.name)?;
+    let last = last_name(node, &dir, at.name)?;
     rustix::fs::unlinkat(&dir.fd, at.name, flags).map_err(kernel::errno)?;
-    let (place, stat) = found;
-    // The backend may give its number to another file, unless somebody still has this one open.
-    if flags.contains(AtFlags::REMOVEDIR) || stat.stx_nlink <= 1 && node.files.get(place.ino).is_none() {
-        node.tree.forget(&place);
+    if let Some(ino) = last {
+        node.tree.forget(ino, &dir, at.name);
+    }
+    Ok(MetaReply::Done)
+}
+
+/// The number of what has this name and no other one, if there is something. It is going to be removed, so no descriptor of it is
+/// kept that nobody needs.
+fn last_name(node: &IoNode, dir: &Place, name: &[u8]) -> Result<Option<Ino>, Errno> {
+    let (ino, stat) = node.tree.peek(dir, name)?;
+    if stat.stx_nlink > 1 && kernel::kind(&stat) != FileKind::Directory {
+        return Ok(None);
+    }
+    node.tree.let_go(ino);
+    Ok(Some(ino))
+}
+
+/// Renames, and forgets what was at the new name before.
+fn rename(node: &IoNode, from: At<'_>, to: At<'_>, mode: RenameMode) -> Result<MetaReply, Failure> {
+    let (from_dir, to_dir) = (directory(node, from)?, directory(node, to)?);
+    let flags = match mode {
+        RenameMode::Replace => RenameFlags::empty(),
+        RenameMode::NoReplace => RenameFlags::NOREPLACE,
+        RenameMode::Exchange => RenameFlags::EXCHANGE,
+    };
+    let replaced = match mode {
+        RenameMode::Replace => last_name(node, &to_dir, to.name).unwrap_or(None),
+        RenameMode::NoReplace | RenameMode::Exchange => None,
+    };
+    rustix::fs::renameat_with(&from_dir.fd, from.name, &to_dir.fd, to.name, flags).map_err(kernel::errno)?;
+    let moved = node.tree.child(&to_dir, to.name);
+    if let Some(ino) = replaced {
+        node.tree.forget(ino, &to_dir, to.name);
+    }
+    // So that they are found under their new names.
+    let exchanged = (mode == RenameMode::Exchange).then(|| node.tree.child(&from_dir, from.name));
+    for (place, stat) in [Some(moved), exchanged].into_iter().flatten().flatten() {
+        node.files.was_renamed(place.ino, kernel::kind(&stat) == FileKind::Directory);
     }
     Ok(MetaReply::Done)
 }

@@ -4,17 +4,20 @@
 //! have the same. A client names what it means by a number, or by a name in a directory that it names by a number. So the tree
 //! keeps a descriptor of what it has shown (O_PATH: it can be reached by it, also after it was renamed, and cannot be read or
 //! written). There is a limit to how many; of what was not used for long, it keeps where it was found, and looks there again.
+//! What is no directory it keeps a descriptor of for some seconds only, and of what is open none: as long as there is one, the backend
+//! keeps the bytes of a file, although somebody may have removed it there.
 //!
 //! Nothing outside the forwarded directory is reached: names are single names, looked up in a directory's descriptor, and no
 //! symbolic link is followed here. Clients follow them, and leave the directory where a link leads out of it.
 
+use crate::brief::Brief;
 use crate::journal::Journal;
 use crate::kernel;
 use crate::recent::Recent;
 use bivouac_layout::Ino;
 use bivouac_proto::Errno;
-use bivouac_proto::attr::NAME_MAX;
-use rustix::fs::{CWD, Mode, OFlags, Statx};
+use bivouac_proto::attr::{FileKind, NAME_MAX};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, Statx, StatxFlags};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -55,16 +58,34 @@ pub(crate) struct Identity {
 }
 
 struct Known {
-    places: Recent<Arc<Place>>,
+    directories: Recent<Arc<Place>>,
+    others: Brief<Arc<Place>>,
     found: Recent<Found>,
     journal: Option<Journal>,
 }
 
 impl Known {
-    /// Keeps so many descriptors at most.
+    /// Keeps so many descriptors of directories at most, and as many of other files.
     fn new(most: usize) -> Known {
         let found = Recent::new(most.saturating_mul(REMEMBERED));
-        Known { places: Recent::new(most), found, journal: None }
+        Known { directories: Recent::new(most), others: Brief::new(most), found, journal: None }
+    }
+
+    /// Uses a descriptor.
+    fn place(&mut self, ino: Ino) -> Option<&Arc<Place>> {
+        self.directories.get(ino).or_else(|| self.others.get(ino))
+    }
+
+    /// Keeps a descriptor. The newest one counts: a backend elsewhere may have given the number to another file meanwhile.
+    fn keep(&mut self, place: &Arc<Place>, kind: FileKind) -> Vec<Arc<Place>> {
+        let (mut dropped, other) = match kind {
+            FileKind::Directory => {
+                (self.directories.insert(place.ino, place.clone()), self.others.remove(place.ino))
+            }
+            _ => (self.others.insert(place.ino, place.clone()), self.directories.remove(place.ino)),
+        };
+        dropped.extend(other);
+        dropped
     }
 
     /// Notes where something was found.
@@ -96,7 +117,8 @@ pub(crate) struct Tree {
 }
 
 impl Tree {
-    /// The tree below a directory. Keeps at most so many descriptors, besides those that are in use. `journal`: the file from which
+    /// The tree below a directory. Keeps at most so many descriptors of directories and as many of
+    /// other files, besides those that are in use. `journal`: the file from which
     /// it learns what an I/O node before it has shown, and where it notes what it shows itself.
     pub(crate) fn open(directory: &Path, most: usize, journal: Option<&Path>) -> Result<Tree, Errno> {
         let (fd, stat, identity) = open_root(directory)?;
@@ -160,7 +182,7 @@ impl Tree {
             let mut known = self.known();
             // Counts as a use of both: if its descriptor has to go later, it is still known where it was found.
             let found = known.found.get(at).cloned();
-            if let Some(place) = known.places.get(at) {
+            if let Some(place) = known.place(at) {
                 break place.clone();
             }
             let found = found.ok_or(Errno::NOENT)?;
@@ -214,25 +236,54 @@ impl Tree {
         let place = Arc::new(Place { ino, fd });
         let mut known = self.known();
         known.find(ino, Found { parent: dir.ino, name: name.into() });
-        // The newest descriptor counts: a backend elsewhere may have given the number to another file meanwhile.
-        let dropped = known.places.insert(ino, place.clone());
+        let dropped = known.keep(&place, kernel::kind(stat));
         drop(known);
         // Closed without the lock.
         drop(dropped);
         place
     }
 
-    /// Forgets what was removed from the backend. If the backend has given its number to another file meanwhile, that one stays
-    /// known.
-    pub(crate) fn forget(&self, gone: &Arc<Place>) {
-        let mut known = self.known();
-        if known.places.peek(gone.ino).is_some_and(|place| !Arc::ptr_eq(place, gone)) {
-            return;
+    /// The number of what a name in a directory names, and its attributes. Keeps nothing of it.
+    pub(crate) fn peek(&self, dir: &Place, name: &[u8]) -> Result<(Ino, Statx), Errno> {
+        check_name(name)?;
+        let (flags, mask) = (AtFlags::SYMLINK_NOFOLLOW, StatxFlags::BASIC_STATS);
+        let stat = rustix::fs::statx(&dir.fd, name, flags, mask).map_err(kernel::errno)?;
+        Ok((self.number(&stat), stat))
+    }
+
+    /// Notes where a file was made, if it is there still.
+    pub(crate) fn made(&self, ino: Ino, dir: &Place, name: &[u8]) {
+        if self.peek(dir, name).is_ok_and(|(found, _)| found == ino) {
+            self.known().find(ino, Found { parent: dir.ino, name: name.into() });
         }
-        let place = known.places.remove(gone.ino);
-        known.found.remove(gone.ino);
+    }
+
+    /// Keeps no descriptor of something: it is open otherwise, or is going to be removed. With one, the backend could not give its
+    /// room back when it is removed (and a client of NFS would rename it instead). It is still known where it is.
+    pub(crate) fn let_go(&self, ino: Ino) {
+        let mut known = self.known();
+        let dropped = (known.directories.remove(ino), known.others.remove(ino));
         drop(known);
-        drop(place);
+        // Closed without the lock.
+        drop(dropped);
+    }
+
+    /// Forgets what was removed from the backend, under the last name that it had. If its number is another file's by now, that one
+    /// stays known.
+    pub(crate) fn forget(&self, ino: Ino, dir: &Place, name: &[u8]) {
+        let Known { directories, others, found, .. } = &mut *self.known();
+        let is_another = directories.peek(ino).is_some() || others.peek(ino).is_some();
+        let was_here = found.peek(ino).is_some_and(|found| found.parent == dir.ino && *found.name == *name);
+        if was_here && !is_another {
+            found.remove(ino);
+        }
+    }
+
+    /// Drops descriptors of what is no directory and was used neither since the last time nor in the time before that.
+    pub(crate) fn tidy(&self) {
+        let dropped = self.known().others.turn();
+        // Closed without the lock.
+        drop(dropped);
     }
 
     /// The directory above a directory, and its name there, as they are now. ESTALE if it was removed, or does not lie in the
@@ -309,11 +360,12 @@ mod tests {
             let name = format!("f{turn}");
             std::fs::write(below.join(&name), "").expect("written");
             let (place, _) = tree.child(tree.root(), name.as_bytes()).expect("there");
+            tree.let_go(place.ino);
             std::fs::remove_file(below.join(&name)).expect("removed");
-            tree.forget(&place);
+            tree.forget(place.ino, tree.root(), name.as_bytes());
         }
         let known = tree.known();
-        assert_eq!((known.places.len(), known.found.len()), (0, 0));
+        assert_eq!((known.directories.len(), known.others.len(), known.found.len()), (0, 0, 0));
         assert!(std::fs::metadata(&journal).expect("there").len() < 5000 * 30);
     }
 }

@@ -504,3 +504,69 @@ fn who_makes_a_file_has_it_open_also_if_somebody_removes_its_name_at_once() {
         stop.store(true, std::sync::atomic::Ordering::Relaxed);
     });
 }
+
+/// Descriptors of this process that keep something that was removed from a directory.
+fn kept_of_removed(directory: &TempDir) -> Vec<String> {
+    let root = directory.path().canonicalize().expect("a path").display().to_string();
+    let links = fs::read_dir("/proc/self/fd").expect("there").flatten();
+    let paths = links.filter_map(|link| Some(fs::read_link(link.path()).ok()?.display().to_string()));
+    paths.filter(|path| path.starts_with(&root) && path.ends_with(" (deleted)")).collect()
+}
+
+#[test]
+fn what_was_removed_gives_its_room_back_when_nobody_has_it_open() {
+    let (directory, node) = node(100);
+    let below = directory.path().join("served");
+    let none = Vec::<String>::new();
+    let create = Some(Create { mode: 0o644, exclusive: false });
+    let how = OpenHow { read: true, write: true, create, ..OpenHow::default() };
+    let opening = |name: &[u8], slot| {
+        let open = OpenId { agent: 1, slot, incarnation: 3 };
+        match ask(&node, &MetaRequest::Open { at: at(ROOT, name), how, open }) {
+            Ok(MetaReply::Opened { attr, .. }) => (attr.ino, open),
+            other => panic!("{other:?}"),
+        }
+    };
+    let release =
+        |(ino, open)| ask(&node, &MetaRequest::Release { ino, open, wrote: None }).expect("released");
+    let replace =
+        MetaRequest::Rename { from: at(ROOT, b"new"), to: at(ROOT, b"file"), mode: RenameMode::Replace };
+    // Removed while it was open, and closed afterwards; somebody else had looked at it.
+    let open = opening(b"file", 1);
+    ask(&node, &MetaRequest::Unlink { at: at(ROOT, b"file") }).expect("removed");
+    assert_eq!(kept_of_removed(&directory).len(), 1);
+    release(open);
+    assert_eq!(kept_of_removed(&directory), none);
+    // Another file took its name, while it was open and while it was not.
+    for (turn, closed_before) in [(2, true), (3, false)] {
+        let (old, new) = (opening(b"file", turn), opening(b"new", 10 + turn));
+        look_up(&node, ROOT, b"file").expect("there");
+        release(new);
+        if closed_before {
+            release(old);
+            ask(&node, &replace).expect("renamed");
+        } else {
+            ask(&node, &replace).expect("renamed");
+            release(old);
+        }
+        assert_eq!(kept_of_removed(&directory), none, "{turn}");
+        assert_eq!(look_up(&node, ROOT, b"file").expect("there").ino, new.0);
+        assert_eq!(ask(&node, &MetaRequest::GetAttr { ino: old.0 }), Err(Errno::NOENT.into()));
+    }
+    // Removed at the backend, and replaced there: noticed by nobody, but not kept for long.
+    release(opening(b"other", 5));
+    fs::remove_file(below.join("other")).expect("removed");
+    let file = look_up(&node, ROOT, b"file").expect("there").ino;
+    node.tidy();
+    // Who is asked for all the while stays known, under whatever name.
+    fs::rename(below.join("file"), below.join("moved")).expect("renamed");
+    ask(&node, &MetaRequest::GetAttr { ino: file }).expect("there");
+    node.tidy();
+    assert_eq!(kept_of_removed(&directory), none);
+    ask(&node, &MetaRequest::GetAttr { ino: file }).expect("there");
+    // A refused removal takes nothing from anybody.
+    let dir = make_directory(&node, ROOT, b"dir");
+    make_directory(&node, dir, b"deep");
+    assert_eq!(ask(&node, &MetaRequest::Rmdir { at: at(ROOT, b"dir") }), Err(Errno::NOTEMPTY.into()));
+    look_up(&node, dir, b"deep").expect("there");
+}

@@ -3,6 +3,8 @@
 //!
 //! Each I/O node tells the same few servers, its *guardians*, as long as these are up; others in their place hear of all files. What
 //! was opened in the last milliseconds before it died, nobody knows.
+//!
+//! The thread that does this looks around once a second, and has the I/O node give back what it keeps for nobody any more then.
 
 use crate::links::Links;
 use bivouac_forward::IoNode;
@@ -14,7 +16,7 @@ use bivouac_transport::engine::To;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Guardians of an I/O node. With two, one of them may die together with it.
 const GUARDIANS: usize = 2;
@@ -27,9 +29,13 @@ const LOOK: Duration = Duration::from_secs(1);
 pub(super) fn start(node: &Arc<IoNode>, links: &Arc<Links>, me: ServerId) {
     let (outbox, node, links) = (node.outbox().clone(), Arc::downgrade(node), links.clone());
     let tell = move || {
-        let mut told = Vec::new();
+        let (mut told, mut tidied) = (Vec::new(), Instant::now());
         while outbox.wait(LOOK).is_some() {
             std::thread::sleep(GATHER);
+            if tidied.elapsed() >= LOOK {
+                node.upgrade().inspect(|node| node.tidy());
+                tidied = Instant::now();
+            }
             let guardians = guardians(&links.map(), me);
             if guardians != told
                 && let Some(node) = node.upgrade()
