@@ -11,8 +11,8 @@ use std::process::Stdio;
 
 /// Opens files that have no name afterwards, for one or another reason, and uses them through whoever forwards by then.
 const REMOVED: &str = r#"
-
-
+import mmap
+page, seen = mmap.mmap(-1, 4096), mmap.mmap(-1, 4096)
 files = []
 for number in range(24):
     name = "f%d" % number
@@ -33,6 +33,11 @@ for number, file in enumerate(files):
     found = os.fstat(file)
     assert found.st_size == 14 and found.st_nlink == (number % 3 == 1), (number, found)
     assert os.pwrite(file, b"more" * 100000, 14) == 400000 and os.lseek(file, 0, os.SEEK_END) == 400014
+    direct = os.open("/proc/self/fd/%d" % file, os.O_RDWR | os.O_DIRECT)
+    page[:] = (b"direct%02d" % number) * 512
+    assert os.pwrite(direct, page, 1 << 20) == 4096 and os.preadv(direct, [seen], 1 << 20) == 4096 and seen[:] == page[:]
+    assert os.pread(file, 8, 1 << 20) == b"direct%02d" % number
+    os.close(direct)
     os.fsync(file); os.ftruncate(file, 20); os.fchmod(file, 0o600); os.utime(file, (7, 8))
     found = os.fstat(file); assert (found.st_size, found.st_mode & 0o777, found.st_mtime) == (20, 0o600, 8)
     os.setxattr(file, "user.a", b"value"); assert os.getxattr(file, "user.a") == b"value" and os.listxattr(file) == ["user.a"]

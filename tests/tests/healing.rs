@@ -1,7 +1,10 @@
-//! Others get what a dead server held: at the rate that was asked for, and as far as there is room.
+//! Others get what a dead server held: at the rate that was asked for, as far as there is room, and whatever programs write
+//! meanwhile.
 
+use bivouac_tests::load::{all_in_step, copies_agree};
 use bivouac_tests::{Mounted, Site, eventually, skipped_without_mount};
 use rustix::process::Signal;
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 /// Kills a server, and waits until that is known.
@@ -60,4 +63,61 @@ fn what_there_is_no_room_for_is_said_and_the_rest_has_its_copies() {
     // With room, everything gets its copies by itself.
     site.sh(&name, "cd /bivouac && rm $(seq 19 36) && cat $(seq 18) > /dev/null").ok();
     eventually("everything has its copies", || site.status(&name)["incomplete"] == 0);
+}
+
+/// Makes files, and makes them longer later by a block, in the deployment and beside it: only the servers of that block hear of it.
+const GROWS: &str = r#"
+import os, random, sys
+what, beside = sys.argv[1:]
+random.seed(what)
+def each(name, change):
+    for directory in (beside, "/bivouac"):
+        with open(f"{directory}/{name}", "r+b" if what == "grow" else "xb") as f: change(f)
+if what == "make":
+    long = random.randbytes(16 << 20)
+    each("long", lambda f: f.write(long))
+for number in range(80):
+    data = random.randbytes(random.randrange(1, 65536))
+    skipped = random.choice((0, 0, 1, 5))
+    def make(f): f.write(data * (1 + 400_000 // len(data))); f.truncate(random.Random(number).randrange(65536, 400_000))
+    def grow(f):
+        blocks = -(-f.seek(0, 2) // 65536) + skipped
+        f.seek(blocks * 65536); f.write(data)
+    each(f"f{number}", make if what == "make" else grow)
+"#;
+
+#[test]
+fn what_files_grow_by_while_others_get_what_a_dead_server_held_is_kept() {
+    let site = Site::in_memory("heal-grow");
+    let options = ["--replicas", "2", "--heal-after", "never", "--heal-rate", "4M", "--block-size", "64K"];
+    let name = site.up_with(4, &options);
+    let (program, beside) = (site.path("grows.py"), site.path("beside"));
+    std::fs::write(&program, GROWS).expect("written");
+    std::fs::create_dir(&beside).expect("made");
+    let run = |what: &str| {
+        let program = [program.to_str().expect("text"), what, beside.to_str().expect("text")];
+        site.bivouac([&["exec", &name, "--", "python3"], &program[..]].concat()).ok()
+    };
+    run("make");
+    kill(&site, &name, 3);
+    let mut heal = site.command(["heal", &name]);
+    let mut heal = heal.stdout(Stdio::null()).spawn().expect("runs");
+    eventually("it is given up", || site.status(&name)["servers"][3]["given_up"] == true);
+    // The others have listed the files, and fetch the long one.
+    std::thread::sleep(Duration::from_millis(500));
+    run("grow");
+    let behind = |server: usize| site.status(&name)["servers"][server]["behind"].as_u64();
+    assert!((0..3).any(|server| behind(server) > Some(0)), "it was over too soon to prove anything");
+    assert!(heal.wait().expect("ends").success());
+    let survivors_are_in_step = || (0..3).all(|server| behind(server) == Some(0));
+    eventually("all that are left have everything", survivors_are_in_step);
+    let compare = format!(
+        "cd {} && bad=0; for f in *; do cmp $f /bivouac/$f || bad=1; done; exit $bad",
+        beside.display()
+    );
+    site.sh(&name, &compare).ok();
+    site.bivouac(["restart", &name, "3"]).ok();
+    all_in_step(&site, &name);
+    copies_agree(&site, &name);
+    site.sh(&name, &compare).ok();
 }

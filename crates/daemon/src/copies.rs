@@ -364,7 +364,8 @@ impl Copies {
                 None => left.push(*other),
             }
         }
-        for ((server, _), answer) in asked.iter().zip(self.links.ask_all(standing, &asked)) {
+        let answers = self.links.ask_all((standing, self.needed(ino)), &asked);
+        for ((server, _), answer) in asked.iter().zip(answers) {
             match answer {
                 Ok(Reply::Copy(CopyReply::Made)) => {}
                 Ok(Reply::Copy(CopyReply::Failed(errno))) => failed.push((*server, errno)),
@@ -386,7 +387,8 @@ impl Copies {
         let mut failed = Vec::new();
         let request = Request::Copy(CopyRequest::Forward { group, slot, turn, ino, offset, len, change });
         loop {
-            let answers = self.links.ask_each(Some(standing), &left, &request, payload);
+            // By the layout by which the change has come, or a newer one.
+            let answers = self.links.ask_holders((standing, self.needed(ino)), &left, &request, payload);
             let map = self.links.map();
             let mut again = Vec::new();
             for (server, answer) in left.iter().zip(answers) {

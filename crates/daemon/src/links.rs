@@ -363,19 +363,43 @@ impl Links {
         request: &Request<'_>,
         payload: &[u8],
     ) -> Vec<Result<Reply, Failure>> {
+        self.ask_each_as(|server| all_of(server).by(standing), servers, request, payload)
+    }
+
+    /// Sends a request to several holders of a file's blocks at once, by a standing and a version of the file's layout; the
+    /// answers in their order.
+    pub(crate) fn ask_holders(
+        &self,
+        (standing, layout): (Standing, u32),
+        holders: &[ServerId],
+        request: &Request<'_>,
+        payload: &[u8],
+    ) -> Vec<Result<Reply, Failure>> {
+        let whom = |holder| all_of(holder).by(Some(standing)).of_layout(layout);
+        self.ask_each_as(whom, holders, request, payload)
+    }
+
+    fn ask_each_as(
+        &self,
+        whom: impl Fn(ServerId) -> Whom,
+        servers: &[ServerId],
+        request: &Request<'_>,
+        payload: &[u8],
+    ) -> Vec<Result<Reply, Failure>> {
         let body = encoded(request);
-        let job = |server: &ServerId| Job::new(all_of(*server).by(standing), &body[..], payload, &mut []);
+        let job = |server: &ServerId| Job::new(whom(*server), &body[..], payload, &mut []);
         self.call_each(servers.iter().map(job).collect()).collect()
     }
 
-    /// Sends requests to several servers at once, by a standing; the answers in their order.
+    /// Sends requests to several holders of a file's blocks at once, as [`Links::ask_holders`].
     pub(crate) fn ask_all(
         &self,
-        standing: Standing,
+        (standing, layout): (Standing, u32),
         requests: &[(ServerId, Request<'_>)],
     ) -> Vec<Result<Reply, Failure>> {
         let job = |(server, request): &(ServerId, Request<'_>)| {
-            Job::new(all_of(*server).by(Some(standing)), encoded(request), &[], &mut [])
+            let whom = all_of(*server).by(Some(standing)).of_layout(layout);
+            Job::new(whom, encoded(request), &[], &mut [])
         };
         self.call_each(requests.iter().map(job).collect()).collect()
     }

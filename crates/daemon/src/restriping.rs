@@ -222,15 +222,7 @@ impl Restriping {
             | DataRequest::Pass { ino, access: Pass::Write | Pass::Make } => Some(*ino),
             _ => None,
         };
-        let Some(ino) = changes.filter(|_| layout > 0) else { return Ok(()) };
-        let stripes = self.store.stripes();
-        if stripes.with(ino, |striped| striped.needed).unwrap_or(0) < layout {
-            let note = StripeNote::Finished { number: 0, needed: layout };
-            stripes.note(ino, &note).map_err(|error| error.errno())?;
-            // Who has descriptors by an older one.
-            self.store.renounce(ino);
-        }
-        Ok(())
+        changes.map_or(Ok(()), |ino| self.copies.learn_layout(ino, layout)).map_err(|error| error.errno())
     }
 
     /// Serves another server's request. What is to go with the reply is appended to `out`.

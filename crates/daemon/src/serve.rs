@@ -139,6 +139,7 @@ pub(crate) fn data_locally(
         }
         DataRequest::Extent { ino } => {
             copies.check_ready()?;
+            copies.settle_length(ino)?;
             // Not in the middle of a change that was allowed by an older map.
             let extent = copies.apply(ino, 0..0, || store.extent(ino)).map_err(failed)?;
             let length = copies.certain_length(ino, extent.length);

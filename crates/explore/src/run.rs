@@ -245,16 +245,10 @@ fn phase(
     let answers = pass(links, Order::Go { phase: number, prepared }, with.stop)?;
     let passed = began.elapsed().as_secs_f64();
     let after = (with.counts)();
-    let outcomes: Vec<Outcome> = answers
-        .into_iter()
-        .filter_map(|answer| match answer {
-            Answer::Done(outcome) => Some(outcome),
-            _ => None,
-        })
-        .collect();
-    if outcomes.len() != pattern.processes as usize {
-        return Err(ExploreError::Run("a process answers what it was not asked".into()));
-    }
+    let outcomes = of_each(answers, pattern.processes, |answer| match answer {
+        Answer::Done(outcome) => Some(outcome),
+        _ => None,
+    })?;
     if with.verify && phase.operation != crate::patterns::Operation::Read {
         let done = outcomes.iter().map(|outcome| outcome.requests).collect();
         pass(links, Order::Verify { phase: number, done }, with.stop)?;
@@ -268,6 +262,20 @@ fn phase(
         _ => None,
     };
     Ok((PhaseResult::new(phase.operation, seconds, bytes, requests), counts))
+}
+
+/// What was asked for, of each of so many processes; other answers are left out.
+pub(crate) fn of_each<A, T>(
+    answers: Vec<A>,
+    processes: u32,
+    asked_for: impl Fn(A) -> Option<T>,
+) -> Result<Vec<T>> {
+    let all: Vec<T> = answers.into_iter().filter_map(asked_for).collect();
+    if all.len() == processes as usize {
+        Ok(all)
+    } else {
+        Err(ExploreError::Run("a process answers what it was not asked".into()))
+    }
 }
 
 /// From the first process's begin to the last one's end.

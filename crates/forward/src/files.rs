@@ -6,6 +6,7 @@
 use crate::backend::File;
 use crate::kernel;
 use crate::outbox::Outbox;
+use crate::recent::Recent;
 use crate::resident::Residence;
 use crate::special::Direct;
 use crate::tree::{Place, Tree};
@@ -13,7 +14,7 @@ use bivouac_layout::Ino;
 use bivouac_proto::{Errno, OpenId};
 use rustix::fs::OFlags;
 use rustix::io::ReadWriteFlags;
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -130,14 +131,11 @@ struct Description {
     session: u64,
 }
 
-#[derive(Default)]
 struct Table {
     files: HashMap<Ino, (Arc<Open>, usize)>,
     descriptions: HashMap<OpenId, Description>,
     /// Files that programs have open, as far as is known, by descriptions that another I/O node has registered.
-    adopted: HashMap<Ino, Arc<Open>>,
-    /// Of `adopted`, in the order in which they came.
-    order: VecDeque<Ino>,
+    adopted: Recent<Arc<Open>>,
 }
 
 /// See the module.
@@ -149,7 +147,8 @@ pub(crate) struct Files {
 
 impl Files {
     pub(crate) fn new(outbox: Arc<Outbox>) -> Files {
-        Files { table: Mutex::default(), outbox }
+        let (files, descriptions, adopted) = (HashMap::new(), HashMap::new(), Recent::new(ADOPTED));
+        Files { table: Mutex::new(Table { files, descriptions, adopted }), outbox }
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {
@@ -222,7 +221,7 @@ impl Files {
     pub(crate) fn release(&self, open: OpenId, file: Option<Ino>) -> bool {
         let mut table = self.table();
         let Some(Description { file: ino, .. }) = table.descriptions.remove(&open) else {
-            let adopted = file.and_then(|file| table.adopted.remove(&file));
+            let adopted = file.and_then(|file| table.adopted.remove(file));
             drop(table);
             drop(adopted);
             return false;
@@ -242,8 +241,8 @@ impl Files {
 
     /// A file that is open.
     pub(crate) fn get(&self, ino: Ino) -> Option<Arc<Open>> {
-        let table = self.table();
-        table.files.get(&ino).map(|(file, _)| file).or_else(|| table.adopted.get(&ino)).cloned()
+        let Table { files, adopted, .. } = &mut *self.table();
+        files.get(&ino).map(|(file, _)| file).or_else(|| adopted.get(ino)).cloned()
     }
 
     /// A file by its number, for one operation.
@@ -270,17 +269,8 @@ impl Files {
     fn adopt(&self, file: Open) -> Arc<Open> {
         let file = Arc::new(file);
         self.outbox.add(&file);
-        let mut table = self.table();
-        let mut dropped: Vec<_> = table.adopted.insert(file.ino, file.clone()).into_iter().collect();
-        if dropped.is_empty() {
-            table.order.push_back(file.ino);
-        }
-        while table.order.len() > ADOPTED
-            && let Some(oldest) = table.order.pop_front()
-        {
-            dropped.extend(table.adopted.remove(&oldest));
-        }
-        drop(table);
+        let dropped = self.table().adopted.insert(file.ino, file.clone());
+        // Closed without the lock.
         drop(dropped);
         file
     }

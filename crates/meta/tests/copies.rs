@@ -483,3 +483,34 @@ fn a_log_that_changed_behind_the_servers_back_is_written_anew() {
     drop(store);
     cluster.restart(ServerId(0));
 }
+
+#[test]
+fn a_server_that_stops_does_not_wait_for_a_copy_that_does_not_answer_and_the_change_is_made_once() {
+    let cluster = Cluster::replicated(2, 2);
+    let client = Client::new(&cluster);
+    let shard = root_shard();
+    let (stops, silent) = {
+        let holders = cluster.inner.holders_of(shard);
+        let primary = cluster.inner.primary(shard);
+        (primary, *holders.iter().find(|holder| **holder != primary).unwrap())
+    };
+    // Nobody has said that it is down.
+    cluster.kill(silent);
+    let (id, request) = (client.next_id(), make("new"));
+    std::thread::scope(|scope| {
+        let asks = scope.spawn(|| client.send_to(stops, id, shard, &request, &[]));
+        std::thread::sleep(Duration::from_millis(50));
+        assert!(!asks.is_finished(), "what only one copy has was acknowledged");
+        cluster.store(stops).unwrap().stop_waiting();
+        assert_eq!(asks.join().unwrap(), Err(Failure::Refused(Refusal::OldServer)));
+    });
+    // Both are started again, one after the other.
+    cluster.kill(stops);
+    cluster.start(stops);
+    cluster.start(silent);
+    let answer = client.send_as(id, shard, &request, &[]).unwrap();
+    assert!(matches!(answer.0, Reply::Meta(MetaReply::Entry { .. }) | Reply::Changed(..)), "{answer:?}");
+    let again = client.send(shard, &request, &[]);
+    assert_eq!(again.map(drop), Err(Failure::Errno(Errno::EXIST)));
+    cluster.check_copies();
+}

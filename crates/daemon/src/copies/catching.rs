@@ -21,7 +21,7 @@ use bivouac_proto::copies::{CopyReply, CopyRequest};
 use bivouac_proto::data::{DataReply, DataRequest};
 use bivouac_proto::peer::{PeerReply, PeerRequest};
 use bivouac_proto::status::Failure;
-use bivouac_proto::{Errno, Reply, Request, Time};
+use bivouac_proto::{Errno, Refusal, Reply, Request, Time};
 use bivouac_transport::engine::To;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -368,20 +368,21 @@ impl Copies {
     fn even(&self, map: &Map, ino: Ino, layout: &FileLayout) -> Result<(), Failure> {
         for _ in 0..EVENED {
             let begun = self.catching.fetches.begin(ino, 0..u64::MAX);
-            if self.has_taken(ino, layout.version) {
-                // By a newer layout it may have to be longer.
-                return Err(Errno::AGAIN.into());
-            }
             let own = self.length(ino)?;
             let theirs = self.primaries(map, ino, layout)?;
             let reach = self.reach(map, layout, &theirs, own);
             let written = theirs.values().filter_map(|theirs| theirs.written).max();
             let made = begun.end(|| {
+                if self.has_newer(ino, layout.version) {
+                    // By a newer layout it may have to be longer.
+                    return Err(Refusal::StaleLayout.into());
+                }
                 self.marks.cut(ino, reach);
-                self.unseen(ino, written, || self.store.truncate(ino, reach, true).map(drop))
+                let made = self.unseen(ino, written, || self.store.truncate(ino, reach, true).map(drop));
+                made.map_err(|error| Failure::Errno(error.errno()))
             });
             if let Some(made) = made {
-                return made.map_err(|error| error.errno().into());
+                return made;
             }
         }
         // It is written all the time: later.
@@ -394,7 +395,7 @@ impl Copies {
 struct Missed {
     /// Groups whose primaries do not answer.
     away: BTreeSet<Group>,
-    /// Groups of files for which there is no room.
+    /// Groups of files for which there is no room, or which have got another layout since they were listed.
     left: BTreeSet<Group>,
     /// How many such files there are.
     without_room: u64,
@@ -412,6 +413,7 @@ impl Missed {
                 self.without_room += 1;
                 self.left.extend(groups);
             }
+            Failure::Refused(Refusal::StaleLayout) => self.left.extend(groups),
             _ => self.away.extend(groups),
         }
     }

@@ -10,7 +10,7 @@ use bivouac_data::DataError;
 use bivouac_layout::{Group, Ino, ServerId};
 use bivouac_proto::copies::{CopyReply, CopyRequest, DIGESTED};
 use bivouac_proto::status::Failure;
-use bivouac_proto::{Errno, Reply, Request, Time};
+use bivouac_proto::{Errno, Refusal, Reply, Request, Time};
 use bivouac_transport::engine::To;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -151,13 +151,17 @@ impl Copies {
             turn.end(count as u64, self.links.map().heal_rate);
             if let Some(made) = made {
                 self.catching.fetched.fetch_add(count as u64, Ordering::Relaxed);
-                return made.map_err(|error: DataError| error.errno().into());
+                return made;
             }
         }
     }
 
     /// A range becomes as it is at its primary.
-    fn take_in(&self, from: &Source, range: Range<u64>, bytes: &[u8]) -> Result<(), DataError> {
+    fn take_in(&self, from: &Source, range: Range<u64>, bytes: &[u8]) -> Result<(), Failure> {
+        if self.has_newer(from.ino, from.layout) {
+            // What is here may not be the primary's any more.
+            return Err(Refusal::StaleLayout.into());
+        }
         let end = range.start + bytes.len() as u64;
         let is_hole = bytes.iter().all(|byte| *byte == 0);
         self.unseen(from.ino, from.written, || {
@@ -169,6 +173,7 @@ impl Copies {
             // Whatever was damaged here is replaced.
             self.store.renew_sums(from.ino, range)
         })
+        .map_err(|error| error.errno().into())
     }
 
     /// Makes a change that is not one of the file: when it was written last stays, or becomes `theirs` if that is

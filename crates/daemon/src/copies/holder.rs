@@ -16,10 +16,11 @@ use bivouac_proto::{Errno, Refusal};
 const DIGEST_AT_ONCE: u64 = 64 << 20;
 
 impl Copies {
-    /// Serves another server's request, which states the epoch `since`. What is to go with the reply is appended to `out`.
+    /// Serves another server's request, which states the epoch `since` and a version of the file's layout. What is to go with
+    /// the reply is appended to `out`.
     pub(crate) fn serve(
         &self,
-        (from, since): (ServerId, Epoch),
+        (from, since, layout): (ServerId, Epoch, u32),
         request: &CopyRequest,
         payload: &[u8],
         out: &mut Vec<u8>,
@@ -29,12 +30,13 @@ impl Copies {
                 self.is_used();
                 let mark = Mark { group, ino, offset, len };
                 let Change::Sent { sent, sum, sync } = change else {
-                    return self.forwarded((from, slot, turn), (mark, since), change, payload);
+                    return self.forwarded((from, slot, turn), (mark, since, layout), change, payload);
                 };
                 let bytes = self.chain.take(sent, &self.links);
                 match bytes.filter(|bytes| crc32c::crc32c(bytes) == sum) {
                     Some(bytes) => {
-                        self.forwarded((from, slot, turn), (mark, since), Change::Write { sync }, &bytes)
+                        let change = Change::Write { sync };
+                        self.forwarded((from, slot, turn), (mark, since, layout), change, &bytes)
                     }
                     None => Ok(CopyReply::Missing),
                 }
@@ -95,7 +97,7 @@ impl Copies {
     fn forwarded(
         &self,
         (from, slot, turn): (ServerId, u32, u64),
-        (mark, since): (Mark, Epoch),
+        (mark, since, layout): (Mark, Epoch, u32),
         change: Change,
         payload: &[u8],
     ) -> Result<CopyReply, Failure> {
@@ -133,6 +135,10 @@ impl Copies {
             if matches!(change, Change::Mirror { .. } | Change::Restore) && !payload.is_empty() {
                 // These are the primary's: they are not undone.
                 self.marks.reaches(mark.ino, mark.offset + payload.len() as u64);
+            }
+            // Before there is anything that an older one does not show.
+            if let Err(error) = self.learn_layout(mark.ino, layout) {
+                return Some((Err(error), map));
             }
             let made = match change {
                 Change::Write { .. } | Change::Sent { .. } => self.copy_write(mark.ino, mark.offset, payload),

@@ -14,13 +14,15 @@
 //! itself, as long as the file has no marks and is not closed, and this server lacks nothing (fence page and lease).
 
 use super::Copies;
+use super::holder::is_of_blocks;
 use super::marks::Unsettled;
 use bivouac_layout::{Group, Ino};
 use bivouac_node::release::monotonic;
 use bivouac_proto::copies::{CopyReply, CopyRequest};
 use bivouac_proto::header::MAX_PAYLOAD;
-use bivouac_proto::{Reply, Request};
+use bivouac_proto::{Refusal, Reply, Request};
 use bivouac_transport::engine::To;
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 /// Marks that keep nobody from reading through this server are cleared so often at most, nanoseconds.
@@ -137,25 +139,40 @@ impl Copies {
         self.tidied.is_at_it.store(false, Ordering::Release);
     }
 
-    /// Asks the primary of a group which of its changes are under way; the marks of others go.
-    fn ask_what_is_over(&self, group: Group) {
+    /// Before this server says how long its sub-file of a file is: clears marks of changes that are over, where that may matter.
+    /// Most often it does not: the primary of what is marked counts it. But one that is catching up with other blocks of the
+    /// file is not asked.
+    pub(crate) fn settle_length(&self, ino: Ino) -> Result<(), Refusal> {
+        if !self.links.map().behind.iter().any(|lag| is_of_blocks(&lag.group)) {
+            return Ok(());
+        }
+        let marked = self.marks.of_range(ino, &(0..u64::MAX));
+        let groups: BTreeSet<Group> = marked.into_iter().map(|change| change.group).collect();
+        // Who asks comes again.
+        groups.into_iter().try_for_each(|group| self.ask_what_is_over(group).ok_or(Refusal::Busy))
+    }
+
+    /// Asks the primary of a group which of its changes are under way; the marks of others go. `None`: it was not asked, or has
+    /// not answered.
+    fn ask_what_is_over(&self, group: Group) -> Option<()> {
         let before: Vec<Unsettled> = self.marks.unsettled();
-        let Some(primary) = self.links.map().primary_of(group) else { return };
+        let primary = self.links.map().primary_of(group)?;
         if primary == self.me {
             // What is left was refused, or settled when this server took the group over.
-            if self.serving(group).is_ok() {
-                self.marks.settle(&before, (self.me, group), (0, &[]));
-            }
-            return;
+            self.serving(group).ok()?;
+            self.marks.settle(&before, (self.me, group), (0, &[]));
+            return Some(());
         }
         // A primary that hangs is not to hang all who read here: they ask it themselves. Nor is one that is not the primary
         // any more, or does not serve the group yet, asked again and again: the program's next request waits for this.
-        let Some(_asking) = self.tidied.ask() else { return };
+        let _asking = self.tidied.ask()?;
         let request = Request::Copy(CopyRequest::UnderWay { group });
-        if let Some(Reply::Copy(CopyReply::UnderWay { first, changes })) =
-            self.links.ask_once(To::Primary(primary, group), &request)
-        {
-            self.marks.settle(&before, (primary, group), (first, &changes));
+        match self.links.ask_once(To::Primary(primary, group), &request)? {
+            Reply::Copy(CopyReply::UnderWay { first, changes }) => {
+                self.marks.settle(&before, (primary, group), (first, &changes));
+                Some(())
+            }
+            _ => None,
         }
     }
 }

@@ -6,14 +6,15 @@
 //!
 //! A server that catches up goes by layouts of files that it has asked for. Meanwhile a step may give it blocks which these do
 //! not show. So it notes first that it takes something ([`Copies::takes`]), and from then on neither frees nor cuts off anything
-//! of the file by an older layout.
+//! of the file by an older layout. The same holds for what a program writes by a newer one ([`Copies::learn_layout`]): what a file
+//! grows by may lie where nothing was before, without any step.
 //!
 //! What servers compare and fetch of each other they do by a version of the file's layout, like programs: blocks that have left
 //! a server would look like holes there, and must not be taken for what the others should have.
 
 use super::Copies;
 use crate::links::all_of;
-use bivouac_data::{StripeNote, Striped};
+use bivouac_data::{DataError, StripeNote, Striped};
 use bivouac_layout::{FileLayout, Group, Ino, Map, ServerId};
 use bivouac_proto::copies::{CopyReply, CopyRequest, Mark, Stripe};
 use bivouac_proto::data::Fallocate;
@@ -50,10 +51,28 @@ impl Copies {
         });
     }
 
-    /// Whether it has taken something since this version of a file's layout.
-    pub(super) fn has_taken(&self, ino: Ino, layout: u32) -> bool {
+    /// Something of a file is changed here by this version of its layout: nobody goes by an older one any more.
+    pub(crate) fn learn_layout(&self, ino: Ino, layout: u32) -> Result<(), DataError> {
+        if self.needed(ino) < layout {
+            self.store.stripes().note(ino, &StripeNote::Finished { number: 0, needed: layout })?;
+            // Who has descriptors by an older one.
+            self.store.renounce(ino);
+        }
+        Ok(())
+    }
+
+    /// The oldest version of a file's layout by which something of it may be changed here, as far as is known.
+    pub(super) fn needed(&self, ino: Ino) -> u32 {
+        self.store.stripes().with(ino, |striped| striped.needed).unwrap_or(0)
+    }
+
+    /// Whether it may have something of a file that this version of its layout does not show. (Nothing of the file is changed
+    /// while the caller asks.)
+    pub(super) fn has_newer(&self, ino: Ino, layout: u32) -> bool {
         let taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
-        taken.get(&ino).is_some_and(|(version, _)| *version > layout)
+        let has_taken = taken.get(&ino).is_some_and(|(version, _)| *version > layout);
+        drop(taken);
+        has_taken || self.needed(ino) > layout
     }
 
     /// What this server knows of restriped files behind this one, in the order of their numbers.
@@ -118,7 +137,7 @@ impl Copies {
     fn take_over_stripe(&self, map: &Map, stripe: &Stripe) -> Result<(), Failure> {
         let stripes = self.store.stripes();
         let before = stripes.of(stripe.ino).unwrap_or_default();
-        let failed = |error: bivouac_data::DataError| Failure::Errno(error.errno());
+        let failed = |error: DataError| Failure::Errno(error.errno());
         if stripe.needed > before.needed {
             // That of a file that has no part here only makes programs look at its layout.
             let note = StripeNote::Finished { number: 0, needed: stripe.needed };
@@ -154,7 +173,7 @@ impl Copies {
         let mut layouts: BTreeMap<Ino, Option<FileLayout>> = BTreeMap::new();
         let mut stay = Vec::with_capacity(marks.len());
         for mark in marks {
-            if self.store.stripes().with(mark.ino, |striped| striped.needed).unwrap_or(0) == 0 {
+            if self.needed(mark.ino) == 0 {
                 stay.push(mark);
                 continue;
             }
@@ -184,7 +203,7 @@ impl Copies {
         if needed != Some((layout.version, true)) {
             return Ok(());
         }
-        let failed = |error: bivouac_data::DataError| Failure::Errno(error.errno());
+        let failed = |error: DataError| Failure::Errno(error.errno());
         let length = self.store.extent(ino).map_err(failed)?.length;
         let is_own = |group| map.holders(group).all().contains(&self.me);
         let mut at = 0;
@@ -192,7 +211,7 @@ impl Copies {
             let Some(piece) = layout.piece_at(map, data, length.max(data + 1)) else { break };
             at = piece.offset + piece.len;
             if !is_own(piece.group) {
-                let punch = || match self.has_taken(ino, layout.version) {
+                let punch = || match self.has_newer(ino, layout.version) {
                     true => Ok(()),
                     false => self.store.fallocate_summed(ino, piece.offset, piece.len, Fallocate::PunchHole),
                 };

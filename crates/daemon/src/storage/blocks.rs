@@ -303,6 +303,8 @@ impl Storage {
         };
         let enter = |ino| self.restriping.enter(ino, header.layout, &Access::Reads);
         let _flight = compared.map(enter).transpose()?;
-        self.copies.serve((from, header.epoch), request, payload, reply.buffer()).map(Reply::Copy)
+        self.copies
+            .serve((from, header.epoch, header.layout), request, payload, reply.buffer())
+            .map(Reply::Copy)
     }
 }

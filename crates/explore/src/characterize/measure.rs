@@ -6,7 +6,7 @@ use super::protocol::{Act, Answer, Flood, Group, Metadata, Operation, Place, See
 use super::results::{self, Access, Direction, Line};
 use crate::error::ExploreError;
 use crate::protocol::{Answer as Said, NodeAnswer, NodeOrder, Order, Outcome, Work};
-use crate::run::{Link, ask, look, pass, together};
+use crate::run::{Link, ask, look, of_each, pass, together};
 use std::time::Instant;
 
 type Result<T> = std::result::Result<T, ExploreError>;
@@ -131,19 +131,11 @@ impl Measuring<'_> {
     fn step(&mut self, group: Group, act: Act) -> Result<Vec<Answer>> {
         let trial = Trial { group, number: self.number, act };
         let answers = pass(self.links, Order::Try(Box::new(trial)), self.with.stop)?;
-        let tried: Vec<Answer> = answers
-            .into_iter()
-            .filter_map(|answer| match answer {
-                Said::Tried(Answer::Idle) => None,
-                Said::Tried(answer) => Some(answer),
-                _ => None,
-            })
-            .collect();
-        if tried.len() == group.processes() as usize {
-            Ok(tried)
-        } else {
-            Err(ExploreError::Run("a process answers what it was not asked".into()))
-        }
+        of_each(answers, group.processes(), |answer| match answer {
+            Said::Tried(Answer::Idle) => None,
+            Said::Tried(answer) => Some(answer),
+            _ => None,
+        })
     }
 
     /// The same with a step that is measured.
@@ -151,16 +143,10 @@ impl Measuring<'_> {
         let began = Instant::now();
         let answers = self.step(group, act)?;
         let passed = began.elapsed().as_secs_f64();
-        let outcomes: Vec<Outcome> = answers
-            .into_iter()
-            .filter_map(|answer| match answer {
-                Answer::Done(outcome) => Some(outcome),
-                _ => None,
-            })
-            .collect();
-        if outcomes.len() != group.processes() as usize {
-            return Err(ExploreError::Run("a process answers what it was not asked".into()));
-        }
+        let outcomes = of_each(answers, group.processes(), |answer| match answer {
+            Answer::Done(outcome) => Some(outcome),
+            _ => None,
+        })?;
         let seconds = if self.one_clock { together(&outcomes) } else { passed };
         // A clock that has not moved would make rates that are no numbers.
         Ok(Together { outcomes, seconds: seconds.max(1e-9) })

@@ -115,7 +115,7 @@ impl Holder {
             len: 100,
             change,
         };
-        self.copies.serve((from, self.since), &request, &[], &mut Vec::new())
+        self.copies.serve((from, self.since, 0), &request, &[], &mut Vec::new())
     }
 
     /// A server is down, comes back and catches up: all is as before, by a newer map.
