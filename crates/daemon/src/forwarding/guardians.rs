@@ -81,3 +81,31 @@ fn guardians(map: &Map, me: ServerId) -> Vec<ServerId> {
     others.sort_unstable();
     others.into_iter().map(|(_, _, id)| id).take(GUARDIANS).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::controller::tests::founding;
+    use bivouac_layout::NodeId;
+
+    #[test]
+    fn those_that_follow_are_told_and_those_on_other_nodes_first() {
+        let addresses = [1, 2, 3, 4, 5].map(|port| format!("127.0.0.1:{port}").parse().expect("an address"));
+        let mut map = founding(&addresses).map().expect("a map");
+        let place = |map: &mut Map, nodes: [u16; 5]| {
+            map.servers.iter_mut().zip(nodes).for_each(|(server, node)| server.node = NodeId(node));
+        };
+        let of = |map: &Map, me| -> Vec<u16> {
+            guardians(map, ServerId(me)).into_iter().map(|ServerId(guardian)| guardian).collect()
+        };
+        place(&mut map, [0, 1, 2, 3, 4]);
+        assert_eq!((of(&map, 1), of(&map, 3), of(&map, 4)), (vec![2, 3], vec![4, 0], vec![0, 1]));
+        place(&mut map, [0, 1, 1, 3, 4]);
+        assert_eq!((of(&map, 1), of(&map, 2)), (vec![3, 4], vec![3, 4]));
+        map.servers[3].state = ServerState::Down;
+        map.servers[4].state = ServerState::Joining;
+        assert_eq!(of(&map, 1), [0, 2], "one that shares its node is better than none");
+        map.servers.truncate(1);
+        assert_eq!(of(&map, 0), Vec::<u16>::new());
+    }
+}
