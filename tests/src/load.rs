@@ -5,9 +5,13 @@ mod programs;
 use crate::{Site, eventually};
 pub use programs::{APPENDS, BLOCKS, LENGTHS, NAMES, SYNCS};
 use rustix::io::Errno;
+use std::fs::File;
 use std::io::{BufRead, BufReader, Lines, Write};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+/// So many lines of what it has said of errors go into the message when it has failed.
+const LAST_WORDS: usize = 12;
 
 /// One of the programs, which works in a directory of its own.
 pub struct Load {
@@ -17,6 +21,8 @@ pub struct Load {
     says: Lines<BufReader<ChildStdout>>,
     told: Option<ChildStdin>,
     stop: PathBuf,
+    /// What it says of errors, and of what took long.
+    errors: PathBuf,
 }
 
 /// What a program has done.
@@ -44,10 +50,12 @@ impl Load {
         let (path, stop) = (site.path(&format!("{home}.py")), site.path(&format!("{home}.stop")));
         std::fs::write(&path, program).expect("written");
         command.args(["python3", "-B"]).arg(path).arg(format!("/bivouac/{home}")).arg(&stop);
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("starts");
+        let errors = site.path(&format!("{home}.err"));
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.stderr(File::create(&errors).expect("made")).spawn().expect("starts");
         let says = BufReader::new(child.stdout.take().expect("a pipe")).lines();
         let told = child.stdin.take();
-        let load = Load { home: home.into(), child, says, told, stop };
+        let load = Load { home: home.into(), child, says, told, stop, errors };
         eventually("the load has begun", || load.file("begun").exists());
         load
     }
@@ -57,13 +65,22 @@ impl Load {
     }
 
     fn say(&mut self, when: &str) -> String {
-        self.says.next().unwrap_or_else(|| panic!("{} has failed {when}", self.home)).expect("a line")
+        let said = self.says.next();
+        said.unwrap_or_else(|| panic!("{} has failed {when}: {}", self.home, self.last_words()))
+            .expect("a line")
+    }
+
+    /// The end of what it has said of errors.
+    fn last_words(&self) -> String {
+        let said = std::fs::read_to_string(&self.errors).unwrap_or_default();
+        let lines: Vec<&str> = said.lines().collect();
+        lines[lines.len().saturating_sub(LAST_WORDS)..].join("\n")
     }
 
     /// Panics if it has failed already.
     pub fn assert_alive(&mut self) {
         let ended = self.child.try_wait().expect("a child");
-        assert!(ended.is_none(), "{} has failed: {ended:?}", self.home);
+        assert!(ended.is_none(), "{} has failed: {ended:?} {}", self.home, self.last_words());
     }
 
     /// It may get this error until the excuse is dropped, and has to repeat what it did.
@@ -79,7 +96,11 @@ impl Load {
         let said = self.say("before it was told to stop");
         let words: Vec<f64> = said.split(' ').filter_map(|word| word.parse().ok()).collect();
         let [operations, worst] = words[..] else { panic!("{said:?}") };
-        println!("{}: {operations} operations, the longest took {worst:.1} s", self.home);
+        println!(
+            "{}: {operations} operations, the longest took {worst:.1} s {}",
+            self.home,
+            self.last_words()
+        );
         Done { operations, worst }
     }
 
@@ -93,7 +114,12 @@ impl Load {
     pub fn succeeds(mut self) {
         // Those that have looked when they were stopped do not listen.
         let _ = writeln!(self.told.take().expect("a pipe"), "look");
-        assert!(self.child.wait().expect("ends").success(), "{} has failed", self.home);
+        assert!(
+            self.child.wait().expect("ends").success(),
+            "{} has failed: {}",
+            self.home,
+            self.last_words()
+        );
     }
 
     /// Both.

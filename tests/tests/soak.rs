@@ -26,6 +26,17 @@ fn kinds() -> Vec<Fault> {
     Fault::ALL.into_iter().filter(is_wanted).collect()
 }
 
+/// What is said if the test fails while this lives, where the rest of what was said may be cut off.
+struct Said(String);
+
+impl Drop for Said {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            println!("{}", self.0);
+        }
+    }
+}
+
 #[test]
 fn no_operation_fails_and_all_copies_are_the_same_after_random_faults() {
     if skipped_without_mount() {
@@ -48,6 +59,7 @@ fn no_operation_fails_and_all_copies_are_the_same_after_random_faults() {
             let fault = deck.draw(&mut random);
             println!("{replicas} copies: {fault:?}");
             let begun = Instant::now();
+            let _said = Said(format!("seed {seed}, {replicas} copies, during {fault:?}"));
             let whom = scene.inflict(fault, &mut random);
             let took = begun.elapsed().as_secs_f32();
             println!("{replicas} copies: {fault:?}, {whom}: all in step again after {took:.1} s");
