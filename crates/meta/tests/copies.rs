@@ -495,7 +495,7 @@ fn a_server_that_stops_does_not_wait_for_a_copy_that_does_not_answer_and_the_cha
         (primary, *holders.iter().find(|holder| **holder != primary).unwrap())
     };
     // Nobody has said that it is down.
-    cluster.kill(silent);
+    cluster.inner.cut_off.lock().unwrap().push(silent);
     let (id, request) = (client.next_id(), make("new"));
     std::thread::scope(|scope| {
         let asks = scope.spawn(|| client.send_to(stops, id, shard, &request, &[]));
@@ -504,10 +504,8 @@ fn a_server_that_stops_does_not_wait_for_a_copy_that_does_not_answer_and_the_cha
         cluster.store(stops).unwrap().stop_waiting();
         assert_eq!(asks.join().unwrap(), Err(Failure::Refused(Refusal::OldServer)));
     });
-    // Both are started again, one after the other.
-    cluster.kill(stops);
-    cluster.start(stops);
-    cluster.start(silent);
+    cluster.restart(stops);
+    cluster.inner.cut_off.lock().unwrap().clear();
     let answer = client.send_as(id, shard, &request, &[]).unwrap();
     assert!(matches!(answer.0, Reply::Meta(MetaReply::Entry { .. }) | Reply::Changed(..)), "{answer:?}");
     let again = client.send(shard, &request, &[]);
