@@ -188,10 +188,18 @@ impl Forwarding {
         );
         let node = self.node(header, is_close)?;
         if is_close {
-            return match node.meta(request, payload, buffer) {
-                Err(Failure::Errno(Errno::NOENT)) if !from_other => self.release_elsewhere(request),
-                // Locks may be elsewhere.
-                Ok(_) if !from_other && self.have_changed() => self.release_elsewhere(request),
+            let done = node.meta(request, payload, buffer);
+            let is_known = !matches!(done, Err(Failure::Errno(Errno::NOENT)));
+            // Locks may be elsewhere.
+            let is_known_elsewhere = match !from_other && (!is_known || self.have_changed()) {
+                true => self.release_elsewhere(request)?,
+                false => from_other,
+            };
+            if let (false, Some(file)) = (is_known, closed(request)) {
+                node.closed(file, is_known_elsewhere);
+            }
+            return match done {
+                Err(Failure::Errno(Errno::NOENT)) if !from_other => Ok(Reply::Done),
                 done => done,
             };
         }
@@ -328,17 +336,19 @@ impl Forwarding {
         all.filter(|server| *server != self.me && is_up(server)).collect()
     }
 
-    /// Has other I/O nodes told that a description or a process is gone, of which they may know something from before.
-    fn release_elsewhere(&self, request: &MetaRequest<'_>) -> Result<Reply, Failure> {
+    /// Has other I/O nodes told that a description or a process is gone, of which they may know something from before. Whether one
+    /// does.
+    fn release_elsewhere(&self, request: &MetaRequest<'_>) -> Result<bool, Failure> {
+        let mut is_known = false;
         for server in self.others() {
             let to = To::Server(server, ShardId::FORWARDED);
             match self.links.ask(to, &Request::Meta(request.clone())) {
-                // It knew nothing of it.
-                Ok(_) | Err(Failure::Errno(Errno::NOENT)) => {}
+                Ok(_) => is_known = true,
+                Err(Failure::Errno(Errno::NOENT)) => {}
                 Err(failure) => return Err(failure),
             }
         }
-        Ok(Reply::Done)
+        Ok(is_known)
     }
 
     /// What a request was answered that was carried out before.
@@ -507,6 +517,15 @@ fn is_once(request: &MetaRequest<'_>) -> bool {
         | R::RemoveXattr { .. } => true,
         R::SetXattr { mode, .. } => *mode != XattrMode::Set,
         _ => false,
+    }
+}
+
+/// The file of which a description is gone.
+fn closed(request: &MetaRequest<'_>) -> Option<Ino> {
+    match *request {
+        MetaRequest::Release { ino, .. } => Some(ino),
+        MetaRequest::Abandon { ino, .. } => ino,
+        _ => None,
     }
 }
 

@@ -27,7 +27,7 @@ use crate::copies::Copies;
 use crate::links::Links;
 use crate::storage::Counters;
 use bivouac_data::{DataError, DataStore, StripeNote};
-use bivouac_layout::{Group, Ino, Map, ServerId, restripe};
+use bivouac_layout::{FileLayout, Group, Ino, Map, ServerId, restripe};
 use bivouac_node::fences::{Against, Lasting};
 use bivouac_proto::data::{Access as Pass, DataRequest, Fallocate};
 use bivouac_proto::header::MAX_PAYLOAD;
@@ -404,8 +404,7 @@ impl Restriping {
         let length = self.store.extent(ino)?.length;
         let range = step.start..step.end.min(length);
         let left: Vec<_> = restripe::leaves(map, (&step.old, &step.new), range, self.me).collect();
-        let holds = step.new.servers_to_clear(map, u64::MAX).contains(&self.me);
-        self.give_up(step, &left, (holds, step.new.end_on(map, self.me, length)))?;
+        self.give_up(step, &left, (map, &step.new))?;
         drop(fence);
         self.end(step);
         Ok(RestripeReply::Done)
@@ -419,6 +418,18 @@ impl Restriping {
         if self.is_over(ino, step.number) {
             return Ok(RestripeReply::Done);
         }
+        let fence = match step.old.replicas {
+            // Programs may write behind the range all the time: for as long as this takes, nowhere in the file.
+            1 => {
+                let note = StripeNote::Fenced { number: step.number, range: 0..u64::MAX };
+                self.store.stripes().note(ino, &note)?;
+                if !self.flights.have_ended(ino, Kind::Change, PATIENCE) {
+                    return Err(Refusal::Busy.into());
+                }
+                self.store.keep_out(ino, OUTSIDE)?
+            }
+            _ => None,
+        };
         let length = self.store.extent(ino)?.length;
         let range = step.start..step.end.min(length);
         let taken = restripe::moves(map, (&step.old, &step.new), range, self.me);
@@ -426,23 +437,25 @@ impl Restriping {
             taken.map(|taken| taken.from.offset..taken.from.offset + taken.from.len).collect();
         let holds = step.old.servers_to_clear(map, u64::MAX).contains(&self.me);
         if !(taken.is_empty() && holds) {
-            self.give_up(step, &taken, (holds, step.old.end_on(map, self.me, length)))?;
+            self.give_up(step, &taken, (map, &step.old))?;
         }
+        self.copies.gives_back(ino, step.new.version);
         self.store.stripes().note(ino, &StripeNote::Undone { number: step.number })?;
+        drop(fence);
         self.end(step);
         Ok(RestripeReply::Done)
     }
 
-    /// Frees stretches of a sub-file, and makes it no longer than `end`; if this server `holds` nothing of the file, all of
-    /// it goes. When it was written last stays.
+    /// Frees stretches of a sub-file, and makes it no longer than it has to be by this layout; if this server has nothing of
+    /// the file by that, all of it goes. When it was written last stays.
     fn give_up(
         &self,
         step: &Restripe,
         stretches: &[Range<u64>],
-        (holds, end): (bool, u64),
+        (map, layout): (&Map, &FileLayout),
     ) -> Result<(), Failed> {
         let ino = step.ino;
-        if !holds {
+        if !layout.servers_to_clear(map, u64::MAX).contains(&self.me) {
             return Ok(self.copies.apply(ino, 0..u64::MAX, || self.store.drop_sub_file(ino))?);
         }
         if stretches.is_empty() {
@@ -452,6 +465,8 @@ impl Restriping {
             let before = self.store.extent(ino)?;
             let stretches = stretches.iter().filter(|stretch| stretch.start < before.length);
             self.punch(step, stretches.cloned())?;
+            // Looked at here, where nothing else happens to the sub-file: others make it longer, behind what is given up.
+            let end = layout.end_on(map, self.me, before.length);
             if end < before.length {
                 self.store.truncate(ino, end, false)?;
             }

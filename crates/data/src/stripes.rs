@@ -205,7 +205,8 @@ impl Stripes {
         }
         self.count.store(count + usize::from(is_new) - usize::from(!stays), Ordering::SeqCst);
         drop(part);
-        if journal.notes >= SLACK {
+        // Each file takes a note at least. (All of them are not gathered each time.)
+        if journal.notes > 2 * count as u64 + SLACK {
             journal.shorten_if_long(self.root.as_fd(), &self.all());
         }
         Ok(())

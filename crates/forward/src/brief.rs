@@ -8,35 +8,46 @@ use std::collections::HashMap;
 
 /// See the module.
 pub(crate) struct Brief<V> {
-    /// Never more are kept.
+    /// More are not kept of one turn.
     most: usize,
     /// Used since the last turn.
     young: HashMap<Ino, V>,
     /// Used in the turn before that, and not since.
     old: HashMap<Ino, V>,
+    /// What went since the last insertion.
+    gone: Vec<V>,
 }
 
 impl<V> Brief<V> {
+    /// Keeps so many at most. (A turn ends, too, when half as many were used in it.)
     pub(crate) fn new(most: usize) -> Brief<V> {
-        Brief { most: most.max(1), young: HashMap::new(), old: HashMap::new() }
+        Brief { most: (most / 2).max(1), young: HashMap::new(), old: HashMap::new(), gone: Vec::new() }
     }
 
-    /// Puts something in. Returns what had its number, and what has to go for it, for the caller to drop when it holds no lock.
+    /// Puts something in. Returns what had its number, and what had to go since the last insertion, for the caller to drop when it
+    /// holds no lock.
     pub(crate) fn insert(&mut self, ino: Ino, value: V) -> Vec<V> {
-        let mut gone: Vec<V> = self.remove(ino).into_iter().collect();
-        while self.len() >= self.most {
-            gone.extend(self.turn());
-        }
-        self.young.insert(ino, value);
-        gone
+        let before = self.remove(ino);
+        self.gone.extend(before);
+        self.begin(ino, value);
+        std::mem::take(&mut self.gone)
     }
 
     /// Uses something.
     pub(crate) fn get(&mut self, ino: Ino) -> Option<&V> {
         if let Some(value) = self.old.remove(&ino) {
-            self.young.insert(ino, value);
+            self.begin(ino, value);
         }
         self.young.get(&ino)
+    }
+
+    /// It was used in this turn.
+    fn begin(&mut self, ino: Ino, value: V) {
+        if self.young.len() >= self.most {
+            let gone = self.turn();
+            self.gone.extend(gone);
+        }
+        self.young.insert(ino, value);
     }
 
     /// Looks something up without counting that as a use.
@@ -48,6 +59,7 @@ impl<V> Brief<V> {
         self.young.remove(&ino).or_else(|| self.old.remove(&ino))
     }
 
+    #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
         self.young.len() + self.old.len()
     }
@@ -86,7 +98,7 @@ mod tests {
         /// With room for all: exactly what was used in this turn or the one before is there.
         #[test]
         fn what_was_used_in_one_of_two_turns_is_there(steps in proptest::collection::vec(step(), 0..200)) {
-            let mut brief = Brief::new(8);
+            let mut brief = Brief::new(16);
             // The latest value of each, and the turn of its last use.
             let mut model: HashMap<u64, (usize, u64)> = HashMap::new();
             let mut turn = 0;
@@ -124,11 +136,12 @@ mod tests {
 
     #[test]
     fn it_never_has_more_than_it_may_and_what_came_last_is_there() {
-        let mut brief = Brief::new(5);
+        let mut brief = Brief::new(6);
         for number in 0..100 {
             brief.insert(Ino(number), number);
             brief.get(Ino(number / 2));
-            assert!(brief.len() <= 5 && brief.peek(Ino(number)) == Some(&number));
+            assert!(brief.len() <= 6 && brief.peek(Ino(number)) == Some(&number));
+            assert!(number == 0 || brief.peek(Ino(number - 1)).is_some(), "{number}: the one before is gone");
         }
     }
 }

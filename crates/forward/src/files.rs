@@ -218,14 +218,9 @@ impl Files {
     }
 
     /// A description of a file is gone. Whether it was known.
-    pub(crate) fn release(&self, open: OpenId, file: Option<Ino>) -> bool {
+    pub(crate) fn release(&self, open: OpenId) -> bool {
         let mut table = self.table();
-        let Some(Description { file: ino, .. }) = table.descriptions.remove(&open) else {
-            let adopted = file.and_then(|file| table.adopted.remove(file));
-            drop(table);
-            drop(adopted);
-            return false;
-        };
+        let Some(Description { file: ino, .. }) = table.descriptions.remove(&open) else { return false };
         let last = match table.files.get_mut(&ino) {
             Some((_, count)) if *count > 1 => {
                 *count -= 1;
@@ -237,6 +232,13 @@ impl Files {
         // Closed without the lock: the backend may take its time.
         drop(last);
         true
+    }
+
+    /// A file that was kept open for descriptions of other I/O nodes does not have to be any more.
+    pub(crate) fn let_adopted_go(&self, ino: Ino) {
+        let adopted = self.table().adopted.remove(ino);
+        // Closed without the lock.
+        drop(adopted);
     }
 
     /// A file that is open.
@@ -265,7 +267,7 @@ impl Files {
         }
     }
 
-    /// Keeps a file open for descriptions that are not known here, until one of them goes.
+    /// Keeps a file open for descriptions that are not known here ([`Files::let_adopted_go`]).
     fn adopt(&self, file: Open) -> Arc<Open> {
         let file = Arc::new(file);
         self.outbox.add(&file);

@@ -216,6 +216,17 @@ impl IoNode {
         }
     }
 
+    /// A description of a file is gone that is not known here. `elsewhere`: another I/O node has registered it. If none has, that
+    /// one is dead, and nobody knows whether there are other descriptions: then a file that has no name stays open, because nobody
+    /// could open it again.
+    pub fn closed(&self, file: Ino, elsewhere: bool) {
+        let has_name = || self.files.get(file).is_none_or(|file| !matches!(self.path_of(&file), Ok(None)));
+        if elsewhere || has_name() {
+            self.files.let_adopted_go(file);
+            self.tree.let_go(file);
+        }
+    }
+
     /// A description that was opened belongs to a session.
     pub fn belongs(&self, open: OpenId, session: u64) {
         self.files.belongs(open, session);

@@ -53,8 +53,7 @@ pub(crate) fn carry_out(
         R::Open { at, how, open } => open_entry(node, at, how, open)?,
         R::OpenInode { ino, how, open } => open_file(node, (ino, &of(node, ino)?), how, open)?,
         R::MakeTemporary { dir, how, open } => make_temporary(node, dir, how, open)?,
-        R::Release { ino, open, .. } => release(node, Some(ino), open)?,
-        R::Abandon { ino, open, .. } => release(node, ino, open)?,
+        R::Release { open, .. } | R::Abandon { open, .. } => release(node, open)?,
         R::Truncate { ino, size } => {
             let file = node.files.once(&node.tree, ino)?;
             rustix::fs::ftruncate(file.writer()?, size).map_err(kernel::errno)?;
@@ -187,9 +186,9 @@ fn of(node: &IoNode, ino: Ino) -> Result<Named, Errno> {
 }
 
 /// A description is gone. ENOENT if it is not known here: another I/O node may have it.
-fn release(node: &IoNode, file: Option<Ino>, open: OpenId) -> Result<MetaReply, Errno> {
+fn release(node: &IoNode, open: OpenId) -> Result<MetaReply, Errno> {
     node.locks.release(open);
-    if node.files.release(open, file) { Ok(MetaReply::Done) } else { Err(Errno::NOENT) }
+    if node.files.release(open) { Ok(MetaReply::Done) } else { Err(Errno::NOENT) }
 }
 
 /// The directory of an entry.
@@ -339,7 +338,7 @@ fn open_file(
         && how.write
         && let Err(error) = rustix::fs::ftruncate(file.writer()?, 0)
     {
-        node.files.release(open, Some(ino));
+        node.files.release(open);
         return Err(kernel::errno(error));
     }
     let attr = kernel::attr(ino, &kernel::stat(&*file)?);
@@ -414,6 +413,8 @@ fn last_name(node: &IoNode, dir: &Place, name: &[u8]) -> Result<Option<Ino>, Err
     if stat.stx_nlink > 1 && kernel::kind(&stat) != FileKind::Directory {
         return Ok(None);
     }
+    // If it stays after all, it is known where it is.
+    node.tree.note(ino, dir, name);
     node.tree.let_go(ino);
     Ok(Some(ino))
 }

@@ -254,8 +254,13 @@ impl Tree {
     /// Notes where a file was made, if it is there still.
     pub(crate) fn made(&self, ino: Ino, dir: &Place, name: &[u8]) {
         if self.peek(dir, name).is_ok_and(|(found, _)| found == ino) {
-            self.known().find(ino, Found { parent: dir.ino, name: name.into() });
+            self.note(ino, dir, name);
         }
+    }
+
+    /// Notes where something was found.
+    pub(crate) fn note(&self, ino: Ino, dir: &Place, name: &[u8]) {
+        self.known().find(ino, Found { parent: dir.ino, name: name.into() });
     }
 
     /// Keeps no descriptor of something: it is open otherwise, or is going to be removed. With one, the backend could not give its

@@ -570,3 +570,31 @@ fn what_was_removed_gives_its_room_back_when_nobody_has_it_open() {
     assert_eq!(ask(&node, &MetaRequest::Rmdir { at: at(ROOT, b"dir") }), Err(Errno::NOTEMPTY.into()));
     look_up(&node, dir, b"deep").expect("there");
 }
+
+#[test]
+fn a_file_without_a_name_stays_open_where_nobody_knows_who_has_it_open() {
+    let (directory, node) = node(100);
+    let below = directory.path().join("served");
+    let none = Vec::<String>::new();
+    for (name, elsewhere, stays) in [("a", false, true), ("b", true, false)] {
+        fs::write(below.join(name), "content").expect("written");
+        let ino = look_up(&node, ROOT, name.as_bytes()).expect("there").ino;
+        // Programs have it open by descriptions that another I/O node has registered: this one opens it when they use it.
+        assert_eq!(node.length(ino), Ok(7));
+        ask(&node, &MetaRequest::Unlink { at: at(ROOT, name.as_bytes()) }).expect("removed");
+        let open = OpenId { agent: 1, slot: 2, incarnation: 3 };
+        let release = MetaRequest::Release { ino, open, wrote: None };
+        assert_eq!(ask(&node, &release), Err(Errno::NOENT.into()));
+        node.closed(ino, elsewhere);
+        assert_eq!(node.length(ino), if stays { Ok(7) } else { Err(Errno::STALE) });
+        node.closed(ino, true);
+        assert_eq!(kept_of_removed(&directory), none);
+    }
+    // With its name it can be opened again.
+    fs::write(below.join("c"), "content").expect("written");
+    let ino = look_up(&node, ROOT, b"c").expect("there").ino;
+    assert_eq!(node.length(ino), Ok(7));
+    node.closed(ino, false);
+    fs::remove_file(below.join("c")).expect("removed");
+    assert_eq!(kept_of_removed(&directory), none);
+}

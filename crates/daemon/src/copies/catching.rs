@@ -300,7 +300,7 @@ impl Copies {
         let is_gone = matches!(self.store.extent(ino), Err(DataError::Missing(_)));
         if is_gone && layout.groups(map, u64::MAX).filter(is_held).all(|group| map.is_behind(group, self.me))
         {
-            self.store.remove(ino).map_err(|error| error.errno())?;
+            self.store.drop_sub_file(ino).map_err(|error| error.errno())?;
             self.store.renounce(ino);
         }
         Ok(())

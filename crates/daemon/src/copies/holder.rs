@@ -136,8 +136,10 @@ impl Copies {
                 // These are the primary's: they are not undone.
                 self.marks.reaches(mark.ino, mark.offset + payload.len() as u64);
             }
-            // Before there is anything that an older one does not show.
-            if let Err(error) = self.learn_layout(mark.ino, layout) {
+            // Before there is anything that an older one does not show. (What a change is undone by comes after it.)
+            if !matches!(change, Change::Mirror { .. } | Change::Restore)
+                && let Err(error) = self.learn_layout(mark.ino, layout)
+            {
                 return Some((Err(error), map));
             }
             let made = match change {

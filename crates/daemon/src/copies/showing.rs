@@ -143,13 +143,16 @@ impl Copies {
     /// Most often it does not: the primary of what is marked counts it. But one that is catching up with other blocks of the
     /// file is not asked.
     pub(crate) fn settle_length(&self, ino: Ino) -> Result<(), Refusal> {
-        if !self.links.map().behind.iter().any(|lag| is_of_blocks(&lag.group)) {
+        let map = self.links.map();
+        if !map.behind.iter().any(|lag| is_of_blocks(&lag.group)) {
             return Ok(());
         }
-        let marked = self.marks.of_range(ino, &(0..u64::MAX));
-        let groups: BTreeSet<Group> = marked.into_iter().map(|change| change.group).collect();
-        // Who asks comes again.
-        groups.into_iter().try_for_each(|group| self.ask_what_is_over(group).ok_or(Refusal::Busy))
+        let marked = self.marks.of_range(ino, &(0..u64::MAX)).into_iter().map(|change| change.group);
+        // For one that is down, others are about to answer, or nobody does.
+        let groups: BTreeSet<Group> =
+            marked.filter(|group| map.primary_of(*group).is_some_and(|primary| map.is_up(primary))).collect();
+        // Whoever asks, a program or a server, comes again.
+        groups.into_iter().try_for_each(|group| self.ask_what_is_over(group).ok_or(Refusal::OldServer))
     }
 
     /// Asks the primary of a group which of its changes are under way; the marks of others go. `None`: it was not asked, or has

@@ -51,6 +51,14 @@ impl Copies {
         });
     }
 
+    /// What was taken for a version of a file's layout that is not to be was given up.
+    pub(crate) fn gives_back(&self, ino: Ino, version: u32) {
+        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        if taken.get(&ino).is_some_and(|(known, _)| *known == version) {
+            taken.remove(&ino);
+        }
+    }
+
     /// Something of a file is changed here by this version of its layout: nobody goes by an older one any more.
     pub(crate) fn learn_layout(&self, ino: Ino, layout: u32) -> Result<(), DataError> {
         if self.needed(ino) < layout {
