@@ -191,13 +191,15 @@ impl Forwarding {
             let done = node.meta(request, payload, buffer);
             let is_known = !matches!(done, Err(Failure::Errno(Errno::NOENT)));
             // Locks may be elsewhere.
-            let is_known_elsewhere = match !from_other && (!is_known || self.have_changed()) {
-                true => self.release_elsewhere(request)?,
-                false => from_other,
+            let (is_known_elsewhere, told) = match !from_other && (!is_known || self.have_changed()) {
+                true => self.release_elsewhere(request),
+                // Who asks knows whose it is, and does not say so.
+                false => (false, Ok(())),
             };
             if let (false, Some(file)) = (is_known, closed(request)) {
                 node.closed(file, is_known_elsewhere);
             }
+            told?;
             return match done {
                 Err(Failure::Errno(Errno::NOENT)) if !from_other => Ok(Reply::Done),
                 done => done,
@@ -337,18 +339,18 @@ impl Forwarding {
     }
 
     /// Has other I/O nodes told that a description or a process is gone, of which they may know something from before. Whether one
-    /// does.
-    fn release_elsewhere(&self, request: &MetaRequest<'_>) -> Result<bool, Failure> {
-        let mut is_known = false;
+    /// does, and whether all were told.
+    fn release_elsewhere(&self, request: &MetaRequest<'_>) -> (bool, Result<(), Failure>) {
+        let (mut is_known, mut told) = (false, Ok(()));
         for server in self.others() {
             let to = To::Server(server, ShardId::FORWARDED);
             match self.links.ask(to, &Request::Meta(request.clone())) {
                 Ok(_) => is_known = true,
                 Err(Failure::Errno(Errno::NOENT)) => {}
-                Err(failure) => return Err(failure),
+                Err(failure) => told = Err(failure),
             }
         }
-        Ok(is_known)
+        (is_known, told)
     }
 
     /// What a request was answered that was carried out before.

@@ -16,6 +16,7 @@
 //! While a range is on its way, nobody changes it, and reads go on where it is. So what is taken is what there is, and can be
 //! taken in any order.
 
+mod closed;
 mod driven;
 mod flights;
 mod rate;
@@ -28,12 +29,13 @@ use crate::links::Links;
 use crate::storage::Counters;
 use bivouac_data::{DataError, DataStore, StripeNote};
 use bivouac_layout::{FileLayout, Group, Ino, Map, ServerId, restripe};
-use bivouac_node::fences::{Against, Lasting};
+use bivouac_node::fences::{Against, Fence, Lasting};
 use bivouac_proto::data::{Access as Pass, DataRequest, Fallocate};
 use bivouac_proto::header::MAX_PAYLOAD;
 use bivouac_proto::restripe::{Restripe, RestripeReply, RestripeRequest, STRETCHES_MAX};
 use bivouac_proto::status::Failure;
 use bivouac_proto::{Errno, Refusal};
+use closed::{Closed, ClosedFiles};
 use driven::Driven;
 pub(crate) use flights::Flight;
 use flights::{Flights, Kind};
@@ -65,6 +67,8 @@ pub(crate) struct Restriping {
     copies: Arc<Copies>,
     me: ServerId,
     flights: Flights,
+    /// Files of which nothing is changed for a moment.
+    closed: ClosedFiles,
     turns: [Mutex<()>; TURNS],
     /// What keeps processes of this node from writing.
     lasting: Mutex<HashMap<(Ino, u64), Option<Lasting>>>,
@@ -158,6 +162,7 @@ impl Restriping {
             copies,
             me,
             flights: Flights::default(),
+            closed: ClosedFiles::default(),
             turns: std::array::from_fn(|_| Mutex::default()),
             lasting: Mutex::default(),
             over: Mutex::default(),
@@ -205,7 +210,8 @@ impl Restriping {
                 _ => None,
             }
         });
-        match refusal.flatten() {
+        let closed = (kind == Kind::Change && self.closed.has(ino)).then_some(Refusal::Busy);
+        match refusal.flatten().or(closed) {
             Some(refusal) => Err(refusal),
             None => Ok(flight),
         }
@@ -418,18 +424,6 @@ impl Restriping {
         if self.is_over(ino, step.number) {
             return Ok(RestripeReply::Done);
         }
-        let fence = match step.old.replicas {
-            // Programs may write behind the range all the time: for as long as this takes, nowhere in the file.
-            1 => {
-                let note = StripeNote::Fenced { number: step.number, range: 0..u64::MAX };
-                self.store.stripes().note(ino, &note)?;
-                if !self.flights.have_ended(ino, Kind::Change, PATIENCE) {
-                    return Err(Refusal::Busy.into());
-                }
-                self.store.keep_out(ino, OUTSIDE)?
-            }
-            _ => None,
-        };
         let length = self.store.extent(ino)?.length;
         let range = step.start..step.end.min(length);
         let taken = restripe::moves(map, (&step.old, &step.new), range, self.me);
@@ -437,13 +431,25 @@ impl Restriping {
             taken.map(|taken| taken.from.offset..taken.from.offset + taken.from.len).collect();
         let holds = step.old.servers_to_clear(map, u64::MAX).contains(&self.me);
         if !(taken.is_empty() && holds) {
+            let _closed = match holds && step.old.replicas == 1 {
+                true => Some(self.close(ino)?),
+                false => None,
+            };
             self.give_up(step, &taken, (map, &step.old))?;
         }
-        self.copies.gives_back(ino, step.new.version);
+        self.copies.gives_back(ino, step.new.version, step.old.version);
         self.store.stripes().note(ino, &StripeNote::Undone { number: step.number })?;
-        drop(fence);
         self.end(step);
         Ok(RestripeReply::Done)
+    }
+
+    /// Keeps everybody from changing anything of a file without copies: programs may write behind what is given up all the time.
+    fn close(&self, ino: Ino) -> Result<(Closed<'_>, Option<Fence<'_>>), Failed> {
+        let closed = self.closed.close(ino);
+        if !self.flights.have_ended(ino, Kind::Change, PATIENCE) {
+            return Err(Refusal::Busy.into());
+        }
+        Ok((closed, self.store.keep_out(ino, OUTSIDE)?))
     }
 
     /// Frees stretches of a sub-file, and makes it no longer than it has to be by this layout; if this server has nothing of

@@ -14,40 +14,32 @@ pub(crate) struct Brief<V> {
     young: HashMap<Ino, V>,
     /// Used in the turn before that, and not since.
     old: HashMap<Ino, V>,
-    /// What went since the last insertion.
-    gone: Vec<V>,
 }
 
 impl<V> Brief<V> {
     /// Keeps so many at most. (A turn ends, too, when half as many were used in it.)
     pub(crate) fn new(most: usize) -> Brief<V> {
-        Brief { most: (most / 2).max(1), young: HashMap::new(), old: HashMap::new(), gone: Vec::new() }
+        Brief { most: (most / 2).max(1), young: HashMap::new(), old: HashMap::new() }
     }
 
-    /// Puts something in. Returns what had its number, and what had to go since the last insertion, for the caller to drop when it
-    /// holds no lock.
+    /// Puts something in. Returns what had its number, and what has to go for it, for the caller to drop when it holds no lock.
     pub(crate) fn insert(&mut self, ino: Ino, value: V) -> Vec<V> {
-        let before = self.remove(ino);
-        self.gone.extend(before);
-        self.begin(ino, value);
-        std::mem::take(&mut self.gone)
-    }
-
-    /// Uses something.
-    pub(crate) fn get(&mut self, ino: Ino) -> Option<&V> {
-        if let Some(value) = self.old.remove(&ino) {
-            self.begin(ino, value);
-        }
-        self.young.get(&ino)
-    }
-
-    /// It was used in this turn.
-    fn begin(&mut self, ino: Ino, value: V) {
+        let mut gone: Vec<V> = self.remove(ino).into_iter().collect();
         if self.young.len() >= self.most {
-            let gone = self.turn();
-            self.gone.extend(gone);
+            gone.extend(self.turn());
         }
         self.young.insert(ino, value);
+        gone
+    }
+
+    /// Uses something. (Where the turn is full, it may go with the next one nevertheless.)
+    pub(crate) fn get(&mut self, ino: Ino) -> Option<&V> {
+        if self.young.len() < self.most
+            && let Some(value) = self.old.remove(&ino)
+        {
+            self.young.insert(ino, value);
+        }
+        self.peek(ino)
     }
 
     /// Looks something up without counting that as a use.

@@ -220,7 +220,7 @@ impl IoNode {
     /// one is dead, and nobody knows whether there are other descriptions: then a file that has no name stays open, because nobody
     /// could open it again.
     pub fn closed(&self, file: Ino, elsewhere: bool) {
-        let has_name = || self.files.get(file).is_none_or(|file| !matches!(self.path_of(&file), Ok(None)));
+        let has_name = || self.files.get(file).is_none_or(|file| matches!(self.path_of(&file), Ok(Some(_))));
         if elsewhere || has_name() {
             self.files.let_adopted_go(file);
             self.tree.let_go(file);

@@ -51,11 +51,12 @@ impl Copies {
         });
     }
 
-    /// What was taken for a version of a file's layout that is not to be was given up.
-    pub(crate) fn gives_back(&self, ino: Ino, version: u32) {
+    /// What was taken for a version of a file's layout was given up: the one before it stays. (It may have taken something by that,
+    /// too.)
+    pub(crate) fn gives_back(&self, ino: Ino, version: u32, before: u32) {
         let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
-        if taken.get(&ino).is_some_and(|(known, _)| *known == version) {
-            taken.remove(&ino);
+        if let Some((known, _)) = taken.get_mut(&ino).filter(|(known, _)| *known == version) {
+            *known = before;
         }
     }
 
