@@ -47,6 +47,26 @@ impl Forwarded {
         self.site.bivouac(["forward", &self.name, "--io-nodes", io_nodes]).ok()
     }
 
+    /// What I/O nodes have logged of changes that have failed, and of those before in the same directory.
+    fn failed_changes(&self) -> Vec<String> {
+        let logs = fs::read_dir(self.site.home().join(&self.name).join("logs")).expect("logs").flatten();
+        let texts = logs.map(|log| (log.file_name(), fs::read_to_string(log.path()).unwrap_or_default()));
+        let mut changes: Vec<String> = Vec::new();
+        for (log, text) in texts {
+            let lines = text.lines().filter(|line| line.contains("a change at the backend"));
+            changes.extend(lines.map(|line| format!("{line} {}", log.display())));
+        }
+        // They begin with the time.
+        changes.sort();
+        let directory = |line: &str| line.split("dir: ").nth(1)?.split(',').next().map(str::to_owned);
+        let failed = (0..changes.len()).filter(|at| changes[*at].contains("done=Err"));
+        let before = |at: usize| {
+            let same = changes[..=at].iter().filter(|line| directory(line) == directory(&changes[at]));
+            same.rev().take(8).cloned().collect::<Vec<_>>().into_iter().rev()
+        };
+        failed.take(4).flat_map(before).collect()
+    }
+
     /// How many files programs have open through I/O nodes.
     fn opens(&self) -> u64 {
         let text = self.site.bivouac(["forward", &self.name, "--json"]).ok();
@@ -114,9 +134,8 @@ fn nodes_that_do_not_see_the_backend_see_it_in_the_mount_and_nothing_is_left() {
 
 #[test]
 fn the_number_of_io_nodes_changes_while_programs_use_the_mount() {
-    let Some(forwarded) = Forwarded::new("forwarding-mounted-changes", 4, &["--assign", "file"]) else {
-        return;
-    };
+    let options = ["--assign", "file", "--log-level", "debug"];
+    let Some(forwarded) = Forwarded::new("forwarding-mounted-changes", 4, &options) else { return };
     let directory = &forwarded.directory;
     fs::write(directory.join("program.py"), CHECKS).expect("written");
     let mut command = forwarded.command("fuse", "exec python3 program.py names");
@@ -133,7 +152,8 @@ fn the_number_of_io_nodes_changes_while_programs_use_the_mount() {
     }
     fs::write(directory.join("stop"), "").expect("written");
     let ended = program.wait_with_output().expect("ends");
-    assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
+    let error = String::from_utf8_lossy(&ended.stderr);
+    assert!(ended.status.success(), "{error}\n{}", forwarded.failed_changes().join("\n"));
     let said = String::from_utf8_lossy(&ended.stdout).into_owned();
     let rounds: Vec<u32> = said.lines().map(|line| line.parse().expect("a number")).collect();
     assert!(rounds.len() == 4 && rounds.iter().all(|rounds| *rounds > 2), "{rounds:?}");

@@ -40,16 +40,20 @@ def write(job, n):
     os.environ['BIVOUAC_JOB'] = job
     os.execvp('python3', ['python3', '-c', f'''
 import os, time
-fd = os.open(\"{}/job-{{job}}-{{n}}\", os.O_CREAT | os.O_WRONLY)
-time.sleep(max(0, {{begin}} - time.time()))
-count = 0
-while time.time() < {{begin}} + 2:
+fd = os.open(\"{0}/job-{{job}}-{{n}}\", os.O_CREAT | os.O_WRONLY)
+os.close({{ready}})
+os.read({{go}}, 1)
+count, end = 0, time.time() + 2
+while time.time() < end:
     os.pwrite(fd, bytes(65536), 131072 * (count % 64)); count += 1
 print(\"{{job}}\", count, flush=True)'''])
-begin = time.time() + 1
+# All begin when all are there: when nobody has the one pipe any more, nobody has the other one.
+(wait, ready), (go, begin) = os.pipe(), os.pipe()
+for fd in (ready, go): os.set_inheritable(fd, True)
 for job in ('large', 'small'):
     for n in range(4):
         if os.fork() == 0: write(job, n)
+os.close(ready); os.read(wait, 1); os.close(begin)
 for _ in range(8): assert os.wait()[1] == 0",
         storage.path().display()
     );

@@ -250,6 +250,8 @@ impl Forwarding {
             true => Err(Errno::IO.into()),
             false => carry_out(),
         };
+        let (id, attempt, flags, epoch) = (header.id, header.attempt, header.flags, header.epoch);
+        tracing::debug!(?id, attempt, flags, %epoch, ?request, ?done, "a change at the backend");
         self.note(header.id, &done);
         done
     }

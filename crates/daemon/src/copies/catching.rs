@@ -30,6 +30,8 @@ use std::time::{Duration, Instant};
 
 /// Bytes of which checksums are asked at once.
 const COMPARED: u64 = 16 << 20;
+/// So often a file is compared that gets newer layouts all the while.
+const COMPARISONS: u32 = 4;
 /// So often it is tried to give a file that is being written its length, before others are compared.
 const EVENED: u32 = 50;
 /// Time between two tries where there was no room.
@@ -190,7 +192,6 @@ impl Copies {
         wanted: &BTreeMap<Group, Epoch>,
         missed: &Mutex<Missed>,
     ) -> Result<(), Failure> {
-        let missed = || missed.lock().unwrap_or_else(PoisonError::into_inner);
         let mut after = Ino(0);
         loop {
             let files = self.files(shard, after)?;
@@ -198,21 +199,49 @@ impl Copies {
             after = *last;
             let has_fetched = AtomicBool::new(false);
             for (ino, layout) in &files {
-                let map = self.links.map();
-                self.clear_what_has_left(&map, *ino, layout)?;
-                let groups: Vec<Group> =
-                    layout.groups(&map, u64::MAX).filter(|group| wanted.contains_key(group)).collect();
-                if groups.is_empty() || missed().are_away(&groups) {
-                    continue;
-                }
-                let Err(failure) = self.catch_up_file(&map, *ino, layout, &has_fetched) else { continue };
-                tracing::debug!(%ino, ?failure, "not caught up with");
-                missed().note(groups, &failure);
+                self.compare_file(*ino, layout, wanted, missed, &has_fetched)?;
             }
             if has_fetched.into_inner() {
                 self.remove_what_is_gone(shard, &files)?;
             }
         }
+    }
+
+    /// Compares a file by the layout with which it was listed, or by a newer one that it has got since: it was opened for writing
+    /// then, most likely.
+    fn compare_file(
+        &self,
+        ino: Ino,
+        listed: &FileLayout,
+        wanted: &BTreeMap<Group, Epoch>,
+        missed: &Mutex<Missed>,
+        has_fetched: &AtomicBool,
+    ) -> Result<(), Failure> {
+        let missed = || missed.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut layout = listed.clone();
+        for is_last in (1..=COMPARISONS).map(|number| number == COMPARISONS) {
+            let map = self.links.map();
+            self.clear_what_has_left(&map, ino, &layout)?;
+            let groups: Vec<Group> =
+                layout.groups(&map, u64::MAX).filter(|group| wanted.contains_key(group)).collect();
+            if groups.is_empty() || missed().are_away(&groups) {
+                return Ok(());
+            }
+            let Err(failure) = self.catch_up_file(&map, ino, &layout, has_fetched) else { return Ok(()) };
+            tracing::debug!(%ino, ?failure, "not caught up with");
+            let newer = match failure {
+                Failure::Refused(Refusal::StaleLayout) if !is_last => self.layout_of(&map, ino)?,
+                _ => None,
+            };
+            match newer.filter(|newer| newer.version > layout.version) {
+                Some(newer) => layout = newer,
+                None => {
+                    missed().note(groups, &failure);
+                    return Ok(());
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Files of a shard that have copies.

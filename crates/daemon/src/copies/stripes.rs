@@ -170,7 +170,7 @@ impl Copies {
     }
 
     /// A file's layout, as its inode's server shows it; `None` if the file is gone, or has no copies.
-    fn layout_of(&self, map: &Map, ino: Ino) -> Result<Option<FileLayout>, Failure> {
+    pub(super) fn layout_of(&self, map: &Map, ino: Ino) -> Result<Option<FileLayout>, Failure> {
         let before = Ino(ino.0.saturating_sub(1));
         let files = self.files(ino.shard(), before)?;
         let layout = files.into_iter().next().filter(|(found, _)| *found == ino).map(|(_, layout)| layout);
