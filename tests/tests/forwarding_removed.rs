@@ -51,6 +51,9 @@ for number in range(2, 24, 3): assert open("f%d" % number).read() == "new"
 say("used"); wait("close")
 for file in files[:-1]: os.close(file)
 os.close(temporary); os.close(locked)
+# Others get their numbers, where the backend gives these again.
+for number in range(200):
+    with open("again%d" % number, "w+") as f: f.write("again"); f.flush(); f.seek(0); assert f.read() == "again", number
 say("closed"); wait("end")
 "#;
 

@@ -269,9 +269,9 @@ impl Forwarding {
             return Place::Here;
         }
         let mut servers = self.others();
-        if let Some(server) = self.elsewhere.find(ino).filter(|server| servers.contains(server)) {
-            return Place::At(server);
-        }
+        // Whoever has kept it before is asked first, and each time: the backend may have given its number to another file.
+        let before = self.elsewhere.find(ino);
+        servers.sort_by_key(|server| Some(*server) != before);
         let map = self.links.map();
         let up = map.servers.iter().filter(|server| server.state == ServerState::Up && server.id != self.me);
         let guardians: Vec<ServerId> =
@@ -283,7 +283,9 @@ impl Forwarding {
             let to = To::Server(server, ShardId::FORWARDED);
             match self.links.ask_into(to, &request, &[], &mut path) {
                 Ok((Reply::Meta(MetaReply::Kept), _)) => {
-                    self.elsewhere.note(ino, server);
+                    if before != Some(server) {
+                        self.elsewhere.note(ino, server);
+                    }
                     return Place::At(server);
                 }
                 Ok((_, length)) => {

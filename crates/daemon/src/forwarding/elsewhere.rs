@@ -10,7 +10,7 @@ use bivouac_proto::data::{DataReply, DataRequest};
 use bivouac_proto::header::MAX_PAYLOAD;
 use bivouac_proto::meta::MetaRequest;
 use bivouac_proto::status::Failure;
-use bivouac_proto::{Errno, Reply, Request};
+use bivouac_proto::{Reply, Request};
 use bivouac_transport::Call;
 use bivouac_transport::engine::To;
 use std::collections::HashMap;
@@ -30,12 +30,12 @@ pub(super) enum Place {
     At(ServerId),
 }
 
-/// Which files others keep, as far as is known.
+/// Which files others have kept.
 #[derive(Default)]
 pub(super) struct Elsewhere(Mutex<HashMap<Ino, ServerId>>);
 
 impl Elsewhere {
-    /// Who keeps a file.
+    /// Who has kept a file. It may be another file's number by now.
     pub(super) fn find(&self, ino: Ino) -> Option<ServerId> {
         lock(&self.0).get(&ino).copied()
     }
@@ -46,10 +46,6 @@ impl Elsewhere {
             known.clear();
         }
         known.insert(ino, server);
-    }
-
-    fn forget(&self, ino: Ino) {
-        lock(&self.0).remove(&ino);
     }
 }
 
@@ -71,8 +67,7 @@ impl Forwarding {
         let asked = self.links.ask_into(to, &Request::Meta(request.clone()), payload, buffer);
         let length = asked.as_ref().map_or(0, |(_, length)| *length);
         buffer.truncate(length);
-        let file = crate::serve::named(request)[0];
-        self.heard(file, asked.map(|(reply, _)| reply))
+        asked.map(|(reply, _)| reply)
     }
 
     /// The same for its bytes, and answers.
@@ -90,7 +85,7 @@ impl Forwarding {
             }
             _ => self.links.ask_into(to, &Request::Data(request), payload, &mut []).map(|(answer, _)| answer),
         };
-        match self.heard(request.file(), answer) {
+        match answer {
             Ok(Reply::Done) => reply.ok(&Reply::Data(DataReply::Done)),
             Ok(answer) => reply.ok(&answer),
             Err(failure) => {
@@ -98,13 +93,5 @@ impl Forwarding {
                 reply.fail(&failure);
             }
         }
-    }
-
-    /// Looks anew who keeps a file, if that one does not any more.
-    fn heard(&self, file: Option<Ino>, answer: Result<Reply, Failure>) -> Result<Reply, Failure> {
-        if let (Some(file), Err(Failure::Errno(Errno::NOENT | Errno::STALE))) = (file, &answer) {
-            self.elsewhere.forget(file);
-        }
-        answer
     }
 }
