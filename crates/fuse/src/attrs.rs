@@ -2,9 +2,11 @@
 
 use crate::abi::{Asked, Reply, set};
 use crate::face::{Answer, Call, Face};
+use crate::tree::Tree;
 use bivouac_proto::Errno;
 use bivouac_proto::attr::{Attr, FileKind, NAME_MAX, Time};
 use bivouac_proto::meta::{CHOWN_AS_IT_IS, SetAttr, SetTime};
+use std::time::{Duration, Instant};
 
 /// What `st_blksize` recommends, as through the preload library.
 const BLOCK_SIZE: u32 = 128 << 10;
@@ -12,6 +14,10 @@ const BLOCK_SIZE: u32 = 128 << 10;
 const STATFS_UNIT: u64 = 4096;
 /// What STATX fills in: all basic fields, and the time of creation.
 const STATX_MASK: u32 = 0x7ff | 0x800;
+
+/// How long a file that is open is looked for, and the time between two looks.
+const PATIENCE: Duration = Duration::from_secs(2);
+const PAUSE: Duration = Duration::from_millis(5);
 
 const SET_UID: u16 = 0o4000;
 const SET_GID: u16 = 0o2000;
@@ -71,7 +77,7 @@ impl Call<'_> {
 
     /// Attributes, also of a directory that was removed.
     fn attr(&self) -> Result<Attr, Errno> {
-        match self.face.client.stat_number(self.ino()) {
+        match self.attr_of_open() {
             Err(Errno::NOENT | Errno::STALE) => {
                 let (face, ino) = (self.face, self.ino());
                 // Another client has removed it while it is open here: its attributes are not known any more.
@@ -80,6 +86,23 @@ impl Call<'_> {
                 known.or_else(|| open().then(|| face.client.removed_number(ino))).ok_or(Errno::NOENT)
             }
             other => other,
+        }
+    }
+
+    /// Attributes, also of a file that is open here and that an I/O node which has just begun to serve this mount does not find for
+    /// a moment. The kernel asks for those of a file that it has just made. It must not be told then that the file is gone: it would
+    /// make it once more, and tell the program that it exists.
+    fn attr_of_open(&self) -> Result<Attr, Errno> {
+        let (face, ino) = (self.face, self.ino());
+        let until = Instant::now() + PATIENCE;
+        loop {
+            let found = face.client.stat_number(ino);
+            let is_gone = matches!(found, Err(Errno::NOENT | Errno::STALE));
+            let may_be_back = is_gone && face.tree == Tree::Forwarded && Instant::now() < until;
+            if !may_be_back || !face.files.any(|file| file.handle.ino() == ino) {
+                return found;
+            }
+            std::thread::sleep(PAUSE);
         }
     }
 
