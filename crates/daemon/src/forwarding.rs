@@ -193,7 +193,7 @@ impl Forwarding {
             // Locks may be elsewhere.
             let (is_known_elsewhere, told) = match !from_other && (!is_known || self.have_changed()) {
                 true => self.release_elsewhere(request),
-                // Who asks knows whose it is, and does not say so.
+                // The request does not say whether the I/O node that passes it on knows the description.
                 false => (false, Ok(())),
             };
             if let (false, Some(file)) = (is_known, closed(request)) {

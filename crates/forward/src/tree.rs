@@ -117,9 +117,9 @@ pub(crate) struct Tree {
 }
 
 impl Tree {
-    /// The tree below a directory. Keeps at most so many descriptors of directories and as many of
-    /// other files, besides those that are in use. `journal`: the file from which
-    /// it learns what an I/O node before it has shown, and where it notes what it shows itself.
+    /// The tree below a directory. Keeps at most so many descriptors of directories and as many of other files, besides those that
+    /// are in use. `journal`: the file from which it learns what an I/O node before it has shown, and where it notes what it shows
+    /// itself.
     pub(crate) fn open(directory: &Path, most: usize, journal: Option<&Path>) -> Result<Tree, Errno> {
         let (fd, stat, identity) = open_root(directory)?;
         // As the kernel will name what lies in it.

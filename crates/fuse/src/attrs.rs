@@ -94,12 +94,15 @@ impl Call<'_> {
     /// make it once more, and tell the program that it exists.
     fn attr_of_open(&self) -> Result<Attr, Errno> {
         let (face, ino) = (self.face, self.ino());
-        let until = Instant::now() + PATIENCE;
+        let mut until = None;
         loop {
             let found = face.client.stat_number(ino);
             let is_gone = matches!(found, Err(Errno::NOENT | Errno::STALE));
-            let may_be_back = is_gone && face.tree == Tree::Forwarded && Instant::now() < until;
-            if !may_be_back || !face.files.any(|file| file.handle.ino() == ino) {
+            if !is_gone
+                || face.tree != Tree::Forwarded
+                || Instant::now() >= *until.get_or_insert_with(|| Instant::now() + PATIENCE)
+                || !face.files.any(|file| file.handle.ino() == ino)
+            {
                 return found;
             }
             std::thread::sleep(PAUSE);

@@ -426,7 +426,7 @@ struct Missed {
     away: BTreeSet<Group>,
     /// Groups of files for which there is no room, or which have got another layout since they were listed.
     left: BTreeSet<Group>,
-    /// How many such files there are.
+    /// How many files there was no room for.
     without_room: u64,
 }
 
