@@ -144,6 +144,7 @@ impl Faults {
 pub struct FailingDir {
     base: PathBuf,
     faults: Arc<Faults>,
+    believed: Duration,
     files: passthrough::Files,
     session: Option<BackgroundSession>,
 }
@@ -152,6 +153,12 @@ impl FailingDir {
     /// Makes one. The calling thread gets a mount namespace of its own, and has to start the programs that are to see the
     /// directory.
     pub fn new(name: &str) -> FailingDir {
+        FailingDir::remembering(name, Duration::ZERO)
+    }
+
+    /// The same, where the kernel believes for so long what names lead to, as with the client of a network file system: what others
+    /// have done meanwhile, who change what is behind it, it does not see.
+    pub fn remembering(name: &str, believed: Duration) -> FailingDir {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         own_mounts();
         let id = format!("{name}-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
@@ -160,8 +167,8 @@ impl FailingDir {
             std::fs::create_dir_all(base.join(part)).expect("a directory");
         }
         let faults = Arc::<Faults>::default();
-        let (files, session) = mount(&base, &faults);
-        FailingDir { base, faults, files, session: Some(session) }
+        let (files, session) = mount(&base, believed, &faults);
+        FailingDir { base, faults, believed, files, session: Some(session) }
     }
 
     /// Whoever serves the directory dies: all uses of it fail with ENOTCONN.
@@ -181,7 +188,7 @@ impl FailingDir {
 
     /// It is mounted again after it has died. The calling thread is the one that has made it.
     pub fn revive(&mut self) {
-        let (files, session) = mount(&self.base, &self.faults);
+        let (files, session) = mount(&self.base, self.believed, &self.faults);
         (self.files, self.session) = (files, Some(session));
     }
 
@@ -262,8 +269,8 @@ impl Drop for FailingDir {
 }
 
 /// Mounts what is behind one.
-fn mount(base: &Path, faults: &Arc<Faults>) -> (passthrough::Files, BackgroundSession) {
-    let (passthrough, files) = Passthrough::new(&base.join("behind"), faults.clone());
+fn mount(base: &Path, believed: Duration, faults: &Arc<Faults>) -> (passthrough::Files, BackgroundSession) {
+    let (passthrough, files) = Passthrough::new(&base.join("behind"), believed, faults.clone());
     let mut config = Config::default();
     config.mount_options = vec![MountOption::FSName("bivouac-failing".into())];
     (config.acl, config.n_threads) = (SessionACL::All, Some(THREADS));

@@ -114,9 +114,11 @@ impl Client {
         loop {
             let attr = self.find(start, path, follow)?;
             // A directory without a name would be found again and again.
-            let named = attr.nlink > 0;
+            let (named, forwarded) = (attr.nlink > 0, attr.ino.is_forwarded());
             match operation(*attr) {
                 Err(Fail::Errno(Errno::NOENT)) if named && gone < MAX_GONE => gone += 1,
+                // The backend remembered what others have replaced there. The I/O node has had it look again.
+                Err(Fail::Errno(Errno::STALE)) if forwarded && gone < 2 => gone += 1,
                 done => return done,
             }
         }

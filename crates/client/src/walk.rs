@@ -477,6 +477,8 @@ pub(crate) struct Again {
     pub(crate) always_asks: bool,
     stale: u32,
     gone: u32,
+    /// The path led through something forwarded that was out of date.
+    outdated: bool,
     /// The directory that was unknown last.
     unknown: Option<Ino>,
 }
@@ -486,6 +488,10 @@ impl Again {
     /// starts there.
     pub(crate) fn after(&mut self, failing: Failing, dir: Ino, given: bool) -> Result<(), Fail> {
         match failing {
+            // The backend remembered what others have replaced there meanwhile. The I/O node has had it look again.
+            Failing::Fail(Fail::Errno(Errno::STALE)) if !given && !self.outdated => {
+                self.outdated = true;
+            }
             Failing::Fail(fail) => return Err(fail),
             Failing::Refused(Refusal::UnknownDirectory) => {
                 // Inode numbers are never reused, so the directory was removed. Its name may lead to another

@@ -13,7 +13,7 @@ use crate::resident::Resident;
 use crate::spec::Spec;
 use crate::special::{Special, Way, is_aligned};
 use crate::tree::Tree;
-use crate::{Counts, names};
+use crate::{Counts, stale};
 use bivouac_layout::Ino;
 use bivouac_proto::data::{DataReply, DataRequest, Fallocate, LastWrite};
 use bivouac_proto::meta::{LockOwner, MetaRequest};
@@ -95,7 +95,7 @@ impl IoNode {
         payload: &[u8],
         buffer: &mut Vec<u8>,
     ) -> Result<Reply, Failure> {
-        names::carry_out(self, request, payload, buffer)
+        stale::carry_out(self, request, payload, buffer)
     }
 
     /// Hands in a read or write of `len` bytes of a program. If nothing else comes before it or goes with it, it is the caller's to

@@ -7,7 +7,7 @@ use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Statx, StatxFlags, StatxT
 use std::ffi::OsString;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// The kernel's error in the protocol's words.
 pub(crate) fn errno(error: rustix::io::Errno) -> Errno {
@@ -18,6 +18,13 @@ pub(crate) fn errno(error: rustix::io::Errno) -> Errno {
 pub(crate) fn stat(fd: impl AsFd) -> Result<Statx, Errno> {
     let flags = AtFlags::EMPTY_PATH | AtFlags::SYMLINK_NOFOLLOW;
     rustix::fs::statx(fd, c"", flags, StatxFlags::BASIC_STATS | StatxFlags::BTIME).map_err(errno)
+}
+
+/// The attributes of what is at a path from a directory, or of what a descriptor names, as the storage has them: nothing that a client of
+/// a network file system remembers.
+pub(crate) fn stat_anew(fd: impl AsFd, path: &Path) -> Result<Statx, Errno> {
+    let flags = AtFlags::EMPTY_PATH | AtFlags::SYMLINK_NOFOLLOW | AtFlags::STATX_FORCE_SYNC;
+    rustix::fs::statx(fd, path, flags, StatxFlags::BASIC_STATS).map_err(errno)
 }
 
 /// Whether it lies in a file system that a process serves.

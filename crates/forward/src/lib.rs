@@ -43,6 +43,7 @@ mod resident;
 pub mod schedulers;
 pub mod spec;
 mod special;
+mod stale;
 mod tree;
 
 pub use backend::File;

@@ -307,7 +307,13 @@ fn open_entry(node: &IoNode, at: At<'_>, how: OpenHow, open: OpenId) -> Result<M
         };
         return Ok(match kernel::kind(&stat) {
             FileKind::File => open_file(node, (place.ino, &*place), how, open)?,
-            FileKind::Directory => MetaReply::Elsewhere { ino: place.ino, kind: FileKind::Directory },
+            FileKind::Directory => {
+                // The caller will list it: so it has to be the one that has this name now.
+                if let Err(Errno::STALE) = kernel::reopen(&place.fd, OFlags::RDONLY | OFlags::DIRECTORY) {
+                    return Err(Errno::STALE.into());
+                }
+                MetaReply::Elsewhere { ino: place.ino, kind: FileKind::Directory }
+            }
             _ => {
                 let (attr, target) = shown((place.ino, &*place), &stat)?;
                 MetaReply::Opened { attr, created: false, target }

@@ -18,6 +18,7 @@ use bivouac_layout::Ino;
 use bivouac_proto::Errno;
 use bivouac_proto::attr::{FileKind, NAME_MAX};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, Statx, StatxFlags};
+use std::ffi::OsStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -214,11 +215,59 @@ impl Tree {
 
     /// Learns of a number that another I/O node has shown. ENOENT if something else is at that path.
     pub(crate) fn learn(&self, ino: Ino, path: &Path) -> Result<(), Errno> {
+        if self.walk(path).is_ok_and(|place| place.ino == ino) {
+            return Ok(());
+        }
+        // The backend's client may remember what was there before.
+        self.asked_anew(path)?;
+        if self.walk(path)?.ino == ino { Ok(()) } else { Err(Errno::NOENT) }
+    }
+
+    fn walk(&self, path: &Path) -> Result<Arc<Place>, Errno> {
         let mut place = self.root.clone();
         for name in path.components().take(DEEP) {
             place = self.child(&place, name.as_os_str().as_bytes())?.0;
         }
-        if place.ino == ino { Ok(()) } else { Err(Errno::NOENT) }
+        Ok(place)
+    }
+
+    /// Has the backend look again at what it remembers of an entry, and of the way there. Whether the directory is still where it was
+    /// found. If it is not, its descriptor stays all the same: whoever asks for it again is told again that it is out of date.
+    pub(crate) fn look_again_at(&self, dir: Ino, name: &[u8]) -> bool {
+        if let Some(path) = self.known_path(dir) {
+            // Whatever is there now.
+            let _ = self.asked_anew(&path.join(OsStr::from_bytes(name)));
+        }
+        self.look_again(dir)
+    }
+
+    /// The same for something by its number.
+    pub(crate) fn look_again(&self, ino: Ino) -> bool {
+        if ino == Ino::FORWARDED {
+            return true;
+        }
+        let path = self.known_path(ino);
+        path.is_some_and(|path| self.asked_anew(&path).is_ok_and(|found| found == ino))
+    }
+
+    /// The number of what is at a path, as the storage has it. The kernel walks the whole path and asks for the attributes of what it
+    /// arrives at; if the answer is ESTALE, it walks it once more, and takes nothing on the way from its memory. It follows links that
+    /// lie on the way by now: the number of what is there is another one then.
+    fn asked_anew(&self, path: &Path) -> Result<Ino, Errno> {
+        kernel::stat_anew(&self.root.fd, path).map(|stat| self.number(&stat))
+    }
+
+    /// The path by which something was found.
+    fn known_path(&self, ino: Ino) -> Option<PathBuf> {
+        let known = self.known();
+        let (mut at, mut names) = (ino, Vec::new());
+        while at != Ino::FORWARDED {
+            let found = known.found.peek(at).filter(|_| names.len() < DEEP)?;
+            names.push(found.name.clone());
+            at = found.parent;
+        }
+        drop(known);
+        Some(names.iter().rev().map(|name| OsStr::from_bytes(name)).collect())
     }
 
     /// What a name in a directory names, and its attributes.
@@ -297,7 +346,7 @@ impl Tree {
         if dir.ino == Ino::FORWARDED {
             return Ok((Ino::FORWARDED, Vec::new()));
         }
-        let stat = kernel::stat(&dir.fd)?;
+        let stat = kernel::stat_anew(&dir.fd, Path::new(""))?;
         let path = kernel::path_of(&dir.fd)?;
         let below = path.strip_prefix(&self.path).map_err(|_| Errno::STALE)?;
         let name = below.file_name().filter(|_| stat.stx_nlink > 0).ok_or(Errno::STALE)?;

@@ -44,6 +44,11 @@ struct Listed {
 
 impl Call<'_> {
     pub(crate) fn opendir(&mut self) -> Result<Answer, Errno> {
+        // A forwarded directory may be one that others have removed from the backend and made anew: with ESTALE, which this is then, the
+        // kernel walks the path once more.
+        if self.ino().is_forwarded() {
+            self.face.client.parent_number(self.ino())?;
+        }
         let number =
             self.face.directories.add(Arc::new(OpenDirectory { ino: self.ino(), listed: Mutex::default() }));
         let mut reply = Reply::new();

@@ -117,7 +117,10 @@ impl Face {
             Err(Errno::STALE | Errno::NOENT) if by_number(asked.operation) => {
                 channel.answer(asked.unique, Err(Errno::STALE));
             }
-            Err(Errno::STALE) => channel.answer(asked.unique, Err(Errno::NOENT)),
+            // So may the name of a forwarded directory, which the backend has remembered.
+            Err(Errno::STALE) if !call.ino().is_forwarded() => {
+                channel.answer(asked.unique, Err(Errno::NOENT))
+            }
             Err(errno) => channel.answer(asked.unique, Err(errno)),
         }
     }

@@ -1,7 +1,8 @@
 //! The FUSE file system: each operation is looked up among the faults, and else done to the file behind.
 //!
 //! A file is known by the number that it has behind the mount, and held by a descriptor that only names it (`O_PATH`), so
-//! that one that was removed and is open still works. Nothing is cached but content: the kernel writes through.
+//! that one that was removed and is open still works. The kernel caches content, writing through, and names and attributes for as long
+//! as it is told to. If it caches those, it is told of what others have removed that it is stale, as clients of network file systems are.
 
 use super::{Faults, On};
 use fuser::{
@@ -18,9 +19,6 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-
-/// How long the kernel may believe names and attributes.
-const BELIEVED: Duration = Duration::ZERO;
 
 type Outcome<T> = Result<T, rustix::io::Errno>;
 
@@ -52,6 +50,8 @@ pub(super) struct Passthrough {
     open: Mutex<HashMap<u64, Arc<std::fs::File>>>,
     next: AtomicU64,
     faults: Arc<Faults>,
+    /// How long the kernel may believe names and attributes.
+    believed: Duration,
 }
 
 fn error(errno: rustix::io::Errno) -> Errno {
@@ -64,17 +64,20 @@ fn again(file: &OwnedFd) -> String {
 }
 
 impl Passthrough {
-    pub(super) fn new(behind: &Path, faults: Arc<Faults>) -> (Passthrough, Files) {
+    pub(super) fn new(behind: &Path, believed: Duration, faults: Arc<Faults>) -> (Passthrough, Files) {
         let root = fs::open(behind, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).expect("it is there");
         let root = Node { file: Arc::new(root), path: PathBuf::from("/"), lookups: 1 };
         let files = Files(Arc::new(Mutex::new(HashMap::from([(INodeNo::ROOT.0, root)]))));
         let next = AtomicU64::new(1);
-        (Passthrough { files: files.clone(), open: Mutex::default(), next, faults }, files)
+        (Passthrough { files: files.clone(), open: Mutex::default(), next, faults, believed }, files)
     }
 
     fn node(&self, ino: INodeNo) -> Outcome<(Arc<OwnedFd>, PathBuf)> {
         let files = self.files.lock();
         let node = files.get(&ino.0).ok_or(rustix::io::Errno::STALE)?;
+        if !self.believed.is_zero() && fs::fstat(&node.file)?.st_nlink == 0 {
+            return Err(rustix::io::Errno::STALE);
+        }
         Ok((node.file.clone(), node.path.clone()))
     }
 
@@ -189,7 +192,7 @@ macro_rules! answer {
 
 impl Filesystem for Passthrough {
     fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        answer!(reply, found => reply.entry(&BELIEVED, &found, Generation(0)), { self.find(parent, name) });
+        answer!(reply, found => reply.entry(&self.believed, &found, Generation(0)), { self.find(parent, name) });
     }
 
     fn forget(&self, _: &Request, ino: INodeNo, count: u64) {
@@ -203,7 +206,7 @@ impl Filesystem for Passthrough {
     }
 
     fn getattr(&self, _: &Request, ino: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
-        answer!(reply, found => reply.attr(&BELIEVED, &found), { self.attributes(ino) });
+        answer!(reply, found => reply.attr(&self.believed, &found), { self.attributes(ino) });
     }
 
     fn setattr(
@@ -224,7 +227,7 @@ impl Filesystem for Passthrough {
         _: Option<fuser::BsdFileFlags>,
         reply: ReplyAttr,
     ) {
-        answer!(reply, found => reply.attr(&BELIEVED, &found), {
+        answer!(reply, found => reply.attr(&self.believed, &found), {
             let on = if size.is_some() { On::WRITE.and(On::TRUNCATE) } else { On::WRITE };
             let (file, _) = self.check(on, ino)?;
             if let Some(mode) = mode {
@@ -247,7 +250,7 @@ impl Filesystem for Passthrough {
     }
 
     fn mkdir(&self, _: &Request, parent: INodeNo, name: &OsStr, mode: u32, umask: u32, reply: ReplyEntry) {
-        answer!(reply, made => reply.entry(&BELIEVED, &made, Generation(0)), {
+        answer!(reply, made => reply.entry(&self.believed, &made, Generation(0)), {
             let (directory, _) = self.check_name(On::WRITE.and(On::FILL), parent, name)?;
             fs::mkdirat(&*directory, name, Mode::from_raw_mode(mode & !umask))?;
             self.find(parent, name)
@@ -302,6 +305,10 @@ impl Filesystem for Passthrough {
         });
     }
 
+    fn opendir(&self, _: &Request, ino: INodeNo, _: OpenFlags, reply: ReplyOpen) {
+        answer!(reply, _ => reply.opened(FileHandle(0), FopenFlags::empty()), { self.node(ino) });
+    }
+
     fn create(
         &self,
         _: &Request,
@@ -313,7 +320,7 @@ impl Filesystem for Passthrough {
         reply: ReplyCreate,
     ) {
         let send = |(made, fh): (FileAttr, FileHandle), reply: ReplyCreate| {
-            reply.created(&BELIEVED, &made, Generation(0), fh, FopenFlags::FOPEN_KEEP_CACHE);
+            reply.created(&self.believed, &made, Generation(0), fh, FopenFlags::FOPEN_KEEP_CACHE);
         };
         answer!(reply, made => send(made, reply), {
             let (directory, _) = self.check_name(On::WRITE.and(On::FILL).and(On::OPEN_TO_WRITE), parent, name)?;
