@@ -1,11 +1,11 @@
 """Preload and flush with 4 nodes: large files against parallel `dd` on the same backend, as it is and with its rate limited, a tree of small files against `cp -r` into the same deployment; caches dropped."""
 
-import contextlib
 import os
 import shutil
 import subprocess
 import time
 
+import disks
 import harness
 import nets
 from harness import BIVOUAC
@@ -15,7 +15,6 @@ NODES = 4
 STREAMS = 8
 # Bytes per second that all processes together get of the limited backend, in each direction.
 LIMIT = 128 << 20
-BLKIO = "/sys/fs/cgroup/blkio"
 
 
 def measure(bench):
@@ -25,7 +24,7 @@ def measure(bench):
     os.makedirs(backend)
     try:
         large(bench, network, backend)
-        with limited(backend) as is_limited:
+        with disks.limited(backend, bps=LIMIT) as is_limited:
             if is_limited:
                 slow(bench, network, backend)
         small(bench, network, backend)
@@ -51,35 +50,6 @@ def timed(commands):
         if process.returncode != 0:
             raise harness.Failed(f"{' '.join(process.args)[:200]}: exit code {process.returncode}\n{words[-1000:]}")
     return took
-
-
-@contextlib.contextmanager
-def limited(backend):
-    """Has this process, and all that it starts, share a rate of the backend's disk (a blkio throttle, which holds for direct and for synchronous access); not where the kernel has none."""
-    group = f"{BLKIO}/bivouac-bench-{os.getpid()}"
-    if not os.path.exists(f"{BLKIO}/blkio.throttle.read_bps_device"):
-        print("the backend's rate cannot be limited: there is no blkio controller", flush=True)
-        yield False
-        return
-    device = os.stat(backend).st_dev
-    os.mkdir(group)
-    try:
-        for way in ("read", "write"):
-            write(f"{group}/blkio.throttle.{way}_bps_device", f"{os.major(device)}:{os.minor(device)} {LIMIT}")
-        write(f"{group}/cgroup.procs", str(os.getpid()))
-        yield True
-    finally:
-        write(f"{BLKIO}/cgroup.procs", str(os.getpid()))
-        with open(f"{group}/cgroup.procs") as file:
-            for pid in file.read().split():
-                with contextlib.suppress(OSError):
-                    write(f"{BLKIO}/cgroup.procs", pid)
-        os.rmdir(group)
-
-
-def write(path, text):
-    with open(path, "w") as file:
-        file.write(text)
 
 
 def large(bench, network, backend):
