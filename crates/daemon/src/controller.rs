@@ -157,6 +157,7 @@ impl Controller {
                 shuts_down: false,
             }),
             changed: Condvar::new(),
+            begun: Instant::now(),
         });
         let controller = Controller { shared: shared.clone(), watchers: Mutex::default() };
         controller.watch(&map)?;
@@ -363,6 +364,8 @@ pub(crate) struct Shared {
     severed: Mutex<Severed>,
     view: Mutex<View>,
     changed: Condvar,
+    /// When this controller began.
+    begun: Instant,
 }
 
 /// What can be seen without waiting for a disk.
@@ -406,6 +409,15 @@ impl Shared {
             }
             view = self.changed.wait_timeout(view, left).unwrap_or_else(PoisonError::into_inner).0;
         }
+    }
+
+    /// When the next of the times comes that lie so far from each other, the same ones for all who ask: those who do something then
+    /// wake a processor together.
+    pub(crate) fn in_step(&self, interval: Duration) -> Instant {
+        let passed = self.begun.elapsed().as_nanos();
+        let every = interval.as_nanos().max(1);
+        let left = every - passed % every;
+        Instant::now() + Duration::from_nanos(u64::try_from(left).unwrap_or(u64::MAX))
     }
 
     /// The newest map that was committed.
@@ -469,7 +481,7 @@ impl Shared {
             } else {
                 (begun + CONFIRM, Epoch(u64::MAX))
             };
-            if self.asks.confirm(LOOK).is_ok() {
+            if self.asks.is_certain() || self.asks.confirm(LOOK).is_ok() {
                 lock(&self.view).confirmed = Some(begun);
             }
         }

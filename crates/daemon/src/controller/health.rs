@@ -96,7 +96,7 @@ impl Watcher {
         let mut next = Instant::now();
         while let Some(map) = shared.wait(next, self.epoch) {
             let interval = if map.copies > 1 { BEAT.min(self.lease / 8) } else { INTERVAL };
-            next = Instant::now() + interval;
+            next = shared.in_step(interval);
             if !self.is_listed(&map) {
                 tracing::info!(member = %self.member.endpoint, "the daemon is one of the deployment no more");
                 // What it stored is nobody's any more.

@@ -59,6 +59,11 @@ impl MapLog {
         self.voter.confirm(limit)
     }
 
+    /// The same without asking anybody, where there is nobody to be asked.
+    pub(crate) fn is_certain(&self) -> bool {
+        self.voter.standing().leads_alone()
+    }
+
     /// All daemons have begun to serve: has the voters know that.
     pub(crate) fn begun(&self) -> Result<(), ControllerError> {
         if self.voter.has_begun() {

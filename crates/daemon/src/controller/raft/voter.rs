@@ -97,6 +97,13 @@ pub(crate) struct Kept {
     pub(crate) voters: Vec<NodeId>,
 }
 
+impl Standing {
+    /// Whether it leads, and there is nobody whom it would have to tell that it lives, or who could lead instead.
+    pub(crate) fn leads_alone(&self) -> bool {
+        self.leads && self.settled && self.voters.len() == 1 && self.relied_on.len() == 1
+    }
+}
+
 enum Job {
     Run(Box<dyn FnOnce(Raft) -> Task + Send>),
     Stop,
@@ -284,7 +291,8 @@ impl Voter {
     pub(crate) fn misses_a_leader(&self) -> bool {
         let standing = self.standing();
         if standing.leads {
-            return standing.confirmed.is_none_or(|at| at.elapsed() > self.silence);
+            let silent = standing.confirmed.is_none_or(|at| at.elapsed() > self.silence);
+            return silent && !standing.leads_alone();
         }
         lock(&self.ear).heard.is_none_or(|at| at.elapsed() > self.silence)
     }
@@ -441,13 +449,20 @@ async fn run(
     let see = move |seen: &RaftMetrics<u64, EmptyNode>| {
         let mut standing_now = lock(&standing.0);
         *standing_now = standing_of(seen, &standing_now.relied_on);
+        let rests = standing_now.leads_alone();
         drop(standing_now);
         standing.1.notify_all();
+        rests
     };
-    see(&metrics.borrow_and_update());
+    let mut rests = see(&metrics.borrow_and_update());
+    let clock = raft.clone();
     tokio::spawn(async move {
+        clock.runtime_config().tick(!rests);
         while metrics.changed().await.is_ok() {
-            see(&metrics.borrow_and_update());
+            let now = see(&metrics.borrow_and_update());
+            if std::mem::replace(&mut rests, now) != now {
+                clock.runtime_config().tick(!now);
+            }
         }
     });
     while let Some(Job::Run(work)) = given.recv().await {

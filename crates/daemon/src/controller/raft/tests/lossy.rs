@@ -171,6 +171,30 @@ fn propose(voter: &Voter, limit: Duration) -> Result<Arc<Map>, ControllerError> 
 }
 
 #[test]
+fn a_voter_that_is_alone_rests_and_a_group_that_grows_from_it_does_not() {
+    let cluster = Cluster::of(1);
+    let first = cluster.voter(0);
+    eventually("nothing wakes who waits", || {
+        let begun = Instant::now();
+        first.wait(20 * QUICK.heartbeat);
+        begun.elapsed() >= 20 * QUICK.heartbeat
+    });
+    assert!(first.standing().leads && !first.misses_a_leader());
+    cluster.all_have(&cluster.change());
+    for voter in 1..3 {
+        cluster.add(Arc::new(Voter::create(cluster.config(voter)).expect("made")));
+    }
+    first.set_voters(&[NodeId(0), NodeId(1), NodeId(2)], HANG).expect("agreed");
+    // The others hear of it all the time, and go on without it.
+    std::thread::sleep(10 * QUICK.election.1);
+    assert_eq!(cluster.leader(), 0);
+    assert!(!cluster.voter(1).misses_a_leader() && !cluster.voter(2).misses_a_leader());
+    drop(first);
+    cluster.kill(0);
+    cluster.all_have(&cluster.change());
+}
+
+#[test]
 fn another_voter_leads_when_the_leader_dies_and_nothing_that_was_committed_is_lost() {
     let cluster = Cluster::of(3);
     let mut epoch = Epoch(1);
