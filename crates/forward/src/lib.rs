@@ -45,6 +45,7 @@ pub mod spec;
 mod special;
 mod stale;
 mod tree;
+mod turns;
 
 pub use backend::File;
 pub use dispatch::{Counts, Dispatch, Next};

@@ -17,6 +17,8 @@ struct Node {
     busy: Vec<(Duration, Batch)>,
     dispatchers: usize,
     takes: Duration,
+    /// Of a backend that does one batch after the other: when it has done those that it was given.
+    serial: Option<Duration>,
     limits: Limits,
     /// When each request was issued.
     issued: BTreeMap<Number, Duration>,
@@ -36,6 +38,7 @@ impl Node {
             busy: Vec::new(),
             dispatchers,
             takes: Duration::from_micros(100),
+            serial: None,
             limits: settings.limits,
             issued: BTreeMap::new(),
             arrived: Vec::new(),
@@ -59,7 +62,9 @@ impl Node {
                     self.check(&batch);
                     let takes = self.takes + Duration::from_micros(batch.len / 1024);
                     self.batches.push(batch.clone());
-                    self.busy.push((self.now + takes, batch));
+                    let end = self.serial.unwrap_or_default().max(self.now) + takes;
+                    self.serial = self.serial.map(|_| end);
+                    self.busy.push((end, batch));
                 }
                 Next::Until(time) => {
                     assert!(self.has_windows && time > self.now && time <= self.now + Duration::from_secs(1));
@@ -234,11 +239,16 @@ fn nothing_starves() {
 
 /// Sixteen processes write pieces of a shared file, 64 each, at the places that a function gives; each asks again when it was
 /// answered.
-fn together(mut node: Node, place: impl Fn(u64, u64) -> u64) -> Node {
+fn together(node: Node, place: impl Fn(u64, u64) -> u64) -> Node {
+    each(64, node, place)
+}
+
+/// The same with so many pieces each.
+fn each(pieces: u64, mut node: Node, place: impl Fn(u64, u64) -> u64) -> Node {
     let mut written = HashMap::new();
     let mut asks = |node: &mut Node, process: u64| {
         let count = written.entry(process).or_insert(0u64);
-        if *count < 64 {
+        if *count < pieces {
             node.arrive(asked(1, process, 1, place(process, *count) * 32768, 32768));
             *count += 1;
         }
@@ -281,6 +291,26 @@ fn requests_wait_for_neighbours_where_the_backend_is_slow_and_neighbours_come() 
         quick.run_until(quick.now + Duration::from_micros(10));
     }
     assert_eq!(quick.batches.len(), 100, "a quick backend is asked at once");
+}
+
+/// Some are ahead of others from the beginning, so that hardly any have neighbours.
+fn apart(process: u64, count: u64) -> u64 {
+    (count + process * 7 % 20) * 16 + process
+}
+
+#[test]
+fn processes_that_take_turns_are_led_together_where_the_backend_does_one_request_after_the_other() {
+    for name in NAMES.into_iter().filter(|name| *name != "fifo") {
+        let node = each(256, Node { serial: Some(Duration::ZERO), ..slow(name) }, apart);
+        let counts = node.dispatch.counts();
+        // Those with quanta begin with short ones.
+        let least = if ["aioli", "mlf"].contains(&name) { 2 } else { 4 };
+        assert!(counts.requests_out <= 16 * 256 / least, "{name}: {counts:?}");
+        // A backend that does many at once is given many.
+        let node = together(slow(name), apart);
+        let apart = 64 * Duration::from_micros(1032);
+        assert!(node.now < apart * 3 / 2, "{name}: {:?}, and {apart:?} if nothing waits", node.now);
+    }
 }
 
 #[test]
