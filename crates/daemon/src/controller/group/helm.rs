@@ -65,7 +65,7 @@ impl Helm {
             }
             self.canvass(&voter, &standing);
             let confirmed = standing.confirmed.is_some_and(|at| at.elapsed() < LOST);
-            let leads = standing.leads && (confirmed || standing.voters.len() == 1);
+            let leads = standing.leads && (confirmed || standing.alone);
             match self.term {
                 Some((term, _)) if !leads || term != standing.term => self.fall(),
                 Some((_, since)) => self.steer(&voter, &standing, since),
@@ -73,7 +73,7 @@ impl Helm {
                 None => {}
             }
             // Alone, it is woken by whatever there is to know.
-            voter.wait(if standing.voters.len() > 1 { LOOK } else { 5 * LOOK });
+            voter.wait(if standing.alone { 5 * LOOK } else { LOOK });
         }
         self.fall();
         if let Some(tending) = self.tending.take() {

@@ -75,6 +75,8 @@ pub(crate) struct Standing {
     pub(crate) leads: bool,
     /// Who leads, if that is known.
     pub(crate) leader: Option<NodeId>,
+    /// Whether nobody else votes.
+    pub(crate) alone: bool,
     /// Who votes.
     pub(crate) voters: Vec<NodeId>,
     /// The nodes on which a decision can still depend: the voters, and, until this list of voters is committed, those before.
@@ -100,7 +102,7 @@ pub(crate) struct Kept {
 impl Standing {
     /// Whether it leads, and there is nobody whom it would have to tell that it lives, or who could lead instead.
     pub(crate) fn leads_alone(&self) -> bool {
-        self.leads && self.settled && self.voters.len() == 1 && self.relied_on.len() == 1
+        self.leads && self.alone && self.settled && self.relied_on.len() == 1
     }
 }
 
@@ -500,7 +502,8 @@ pub(super) fn standing_of(metrics: &RaftMetrics<u64, EmptyNode>, before: &[NodeI
     let ago = metrics.millis_since_quorum_ack.map(Duration::from_millis);
     let leads = metrics.state == ServerState::Leader && metrics.running_state.is_ok();
     let voters: Vec<NodeId> = metrics.membership_config.voter_ids().map(node).collect();
-    let alone = voters.len() == 1;
+    // A leader that was removed from the list goes on until openraft looks whether it is in it.
+    let alone = voters == [node(metrics.id)];
     // openraft goes by the newest list as soon as it is in its log.
     let committed = metrics.last_applied >= *metrics.membership_config.log_id();
     let former = before.iter().filter(|node| !committed && !voters.contains(node));
@@ -513,6 +516,7 @@ pub(super) fn standing_of(metrics: &RaftMetrics<u64, EmptyNode>, before: &[NodeI
             true => Some(Instant::now()),
             false => ago.and_then(|ago| Instant::now().checked_sub(ago)),
         },
+        alone,
         voters,
         relied_on,
         settled: metrics.membership_config.membership().get_joint_config().len() <= 1,

@@ -171,6 +171,17 @@ fn propose(voter: &Voter, limit: Duration) -> Result<Arc<Map>, ControllerError> 
 }
 
 #[test]
+fn a_leader_that_was_alone_and_left_leads_no_more() {
+    let cluster = Cluster::of(1);
+    let first = cluster.voter(0);
+    cluster.add(Arc::new(Voter::create(cluster.config(1)).expect("made")));
+    first.set_voters(&[NodeId(1)], HANG).expect("agreed");
+    assert!(!first.standing().leads_alone());
+    eventually("the other one leads", || cluster.voter(1).standing().leads_alone());
+    eventually("it does not", || !first.standing().leads && !first.standing().leads_alone());
+}
+
+#[test]
 fn a_voter_that_is_alone_rests_and_a_group_that_grows_from_it_does_not() {
     let cluster = Cluster::of(1);
     let first = cluster.voter(0);
