@@ -11,17 +11,15 @@
 //! is ever held while nothing of its file is being carried out, and never for longer than what was under way then takes. (But for the
 //! requests of processes that take turns, where the backend does one after the other: [`Turns`].)
 
+use crate::pace::Pace;
 use crate::queue::Batch;
 use crate::request::{Asked, Kind, Number};
 use crate::turns::Turns;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
 /// What is longer gains little by being merged.
 const LARGE: u64 = 1 << 20;
-
-/// What a batch takes at most at a backend that is as fast as memory: so much, and for each byte a nanosecond.
-const QUICK: Duration = Duration::from_micros(150);
 
 /// Each batch changes what was learnt by this part of the difference.
 const WEIGHT: f32 = 1.0 / 8.0;
@@ -36,14 +34,6 @@ const LEAST: f32 = 0.25;
 /// After so many batches of a file for which nothing was held, it is tried again.
 const AGAIN: u32 = 64;
 
-/// With so many batches at once it shows whether the backend does them at once.
-const MANY: usize = 6;
-
-/// What a batch takes that is alone is as short as the shortest one, and becomes longer by this part of what others take more.
-const RISE: f32 = 1.0 / 32.0;
-/// No batch is shorter; seconds.
-const MOMENT: f32 = 1e-6;
-
 /// Files of which something was learnt and nothing is under way, at most.
 const KNOWN: usize = 1024;
 
@@ -51,8 +41,8 @@ type Key = (u64, Kind);
 
 /// A file's reads or its writes.
 struct Gathering {
-    /// Batches that are being carried out, by the order in which they were issued.
-    flights: BTreeSet<u64>,
+    /// Batches that are being carried out, by the order in which they were issued, and whether they gain by being merged.
+    flights: BTreeMap<u64, bool>,
     held: BTreeSet<Number>,
     /// The first batch that what is held does not wait for.
     until: u64,
@@ -66,11 +56,9 @@ struct Gathering {
 /// See the module.
 pub(crate) struct Gather {
     files: HashMap<Key, Gathering>,
-    /// Which part of the latest batches was slow.
-    slow: f32,
-    /// What a batch takes that is alone, and what it takes for each of those that are under way when there are many; seconds.
-    alone: f32,
-    among: f32,
+    pace: Pace,
+    /// The time of the latest change.
+    now: Duration,
     /// How many batches were issued.
     count: u64,
     /// When each batch was issued, as which, and how many were under way then, by its first request.
@@ -82,14 +70,22 @@ pub(crate) struct Gather {
 impl Default for Gather {
     fn default() -> Gather {
         let (files, issued) = (HashMap::new(), HashMap::new());
-        Gather { files, slow: 0.0, alone: 0.0, among: 0.0, count: 0, issued, merges: true }
+        Gather { files, pace: Pace::default(), now: Duration::ZERO, count: 0, issued, merges: true }
     }
 }
 
 impl Gather {
-    /// Whether requests are merged.
-    pub(crate) fn set_merges(&mut self, merges: bool) {
+    /// Whether requests are merged. What is held no longer, because they are not.
+    pub(crate) fn set_merges(&mut self, merges: bool) -> BTreeSet<Number> {
         self.merges = merges;
+        let mut released = BTreeSet::new();
+        if !merges {
+            for file in self.files.values_mut() {
+                released.append(&mut file.held);
+                released.extend(file.turns.release_all());
+            }
+        }
+        released
     }
 
     /// A request could be issued. Whether it is held, to be released by [`Gather::done`].
@@ -97,15 +93,15 @@ impl Gather {
         if !self.merges || !gains(asked) {
             return false;
         }
-        let is_serial = self.is_serial();
+        let is_serial = self.pace.is_serial(asked.kind);
         let Some(file) = self.files.get_mut(&(asked.file, asked.kind)) else { return false };
         let takes_turns = file.turns.sees(asked);
         let enough = if file.turns.pay() { STILL_SLOW } else { SLOW };
-        if takes_turns && is_serial && self.slow >= enough && !file.flights.is_empty() {
-            file.turns.hold(number, asked, self.count);
+        if takes_turns && is_serial && self.pace.is_slow(enough) && file.has_small_flights() {
+            file.turns.hold(number, asked, self.now);
             return true;
         }
-        if self.slow < SLOW || file.flights.is_empty() || file.merged <= LEAST {
+        if !self.pace.is_slow(SLOW) || file.flights.is_empty() || file.merged <= LEAST {
             return false;
         }
         if file.held.is_empty() {
@@ -114,16 +110,12 @@ impl Gather {
         file.held.insert(number)
     }
 
-    /// Whether batches take the backend as long together as one after the other, or nearly so.
-    fn is_serial(&self) -> bool {
-        self.alone > 0.0 && self.among >= self.alone / 2.0
-    }
-
     /// A batch is being issued. It may have requests that were held.
     pub(crate) fn issued(&mut self, batch: &Batch, now: Duration) {
         if !self.merges {
             return;
         }
+        self.now = now;
         if self.files.len() > KNOWN {
             let is_used = |file: &Gathering| {
                 !(file.flights.is_empty() && file.held.is_empty() && file.turns.is_empty())
@@ -131,7 +123,7 @@ impl Gather {
             self.files.retain(|_, file| is_used(file));
         }
         let new = || Gathering {
-            flights: BTreeSet::new(),
+            flights: BTreeMap::new(),
             held: BTreeSet::new(),
             until: 0,
             merged: 1.0,
@@ -139,13 +131,14 @@ impl Gather {
             turns: Turns::default(),
         };
         let file = self.files.entry((batch.file, batch.kind)).or_insert_with(new);
-        file.flights.insert(self.count);
+        let gains = batch.parts.iter().any(|(_, asked)| gains(asked));
+        file.flights.insert(self.count, gains);
         for (number, _) in &batch.parts {
             file.held.remove(number);
         }
         let took_turns = file.turns.issued(&batch.parts);
         let was_merged = f32::from(u8::from(batch.parts.len() > 1));
-        if took_turns || !batch.parts.iter().any(|(_, asked)| gains(asked)) {
+        if took_turns || !gains {
             // It says nothing of those that might be held.
         } else if file.merged > LEAST {
             file.merged += (was_merged - file.merged) * WEIGHT;
@@ -165,32 +158,24 @@ impl Gather {
     pub(crate) fn done(&mut self, batch: &Batch, now: Duration) -> BTreeSet<Number> {
         let known = batch.parts.first().and_then(|(first, _)| self.issued.remove(first));
         let Some((issued, count, flights)) = known else { return BTreeSet::new() };
-        let took = now.saturating_sub(issued);
-        let was_slow = f32::from(u8::from(took > QUICK + Duration::from_nanos(batch.len)));
-        self.slow += (was_slow - self.slow) * WEIGHT;
-        if batch.len <= LARGE {
-            self.learn(took, flights);
-        }
+        self.now = now;
+        let of = (batch.parts.len(), batch.len);
+        self.pace.note(batch.kind, of, now.saturating_sub(issued), flights);
         let Some(file) = self.files.get_mut(&(batch.file, batch.kind)) else { return BTreeSet::new() };
         file.flights.remove(&count);
-        let mut released = match file.flights.first() {
+        let mut released = match file.flights.keys().next() {
             Some(oldest) if *oldest < file.until => BTreeSet::new(),
             _ => std::mem::take(&mut file.held),
         };
-        released.extend(file.turns.release(file.flights.is_empty(), self.count));
+        released.extend(file.turns.release(!file.has_small_flights(), now));
         released
     }
+}
 
-    /// A batch has taken so long with so many under way when it was issued, itself among them.
-    fn learn(&mut self, took: Duration, flights: usize) {
-        let took = took.as_secs_f32();
-        match flights {
-            // Disks that are limited do much at once and then nothing for a while, so single long ones say little.
-            1 if self.alone == 0.0 || took < self.alone => self.alone = took.max(MOMENT),
-            1 => self.alone += (took.min(2.0 * self.alone) - self.alone) * RISE,
-            MANY.. => self.among += (took / flights as f32 - self.among) * WEIGHT,
-            _ => {}
-        }
+impl Gathering {
+    /// Whether something is being carried out that gains by being merged.
+    fn has_small_flights(&self) -> bool {
+        self.flights.values().any(|gains| *gains)
     }
 }
 

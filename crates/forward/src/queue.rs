@@ -92,7 +92,8 @@ pub struct Queue {
 impl Queue {
     /// Whether what is issued is merged at all: otherwise nothing waits for neighbours.
     pub fn set_merges(&mut self, merges: bool) {
-        self.gather.set_merges(merges);
+        let freed = self.gather.set_merges(merges);
+        self.ready.extend(freed);
     }
 
     /// How many requests wait.

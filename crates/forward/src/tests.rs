@@ -314,6 +314,39 @@ fn processes_that_take_turns_are_led_together_where_the_backend_does_one_request
 }
 
 #[test]
+fn what_takes_turns_is_not_held_by_large_requests_and_is_given_free_where_nothing_is_merged() {
+    // It has been learnt that they take turns, and that the backend does one after the other.
+    let learnt = || each(256, Node { serial: Some(Duration::ZERO), ..slow("to") }, apart);
+    let next = |process: u64| asked(1, process, 1, apart(process, 256) * 32768, 32768);
+    let mut node = learnt();
+    let large = |number: u64| asked(1, 100 + number, 1, (1 << 30) + number * (10 << 20), 8 << 20);
+    for number in 0..40 {
+        node.arrive(large(number));
+        node.run_until(node.now + Duration::from_millis(9));
+    }
+    let begun = node.now;
+    let small: Vec<u64> = (0..16).map(|process| node.arrive(next(process))).collect();
+    for number in 40..80 {
+        node.arrive(large(number));
+        node.run_until(node.now + Duration::from_millis(9));
+    }
+    for number in small {
+        let waited = node.issued[&number] - begun;
+        assert!(waited < Duration::from_millis(100), "{number}: {waited:?}");
+    }
+    // What is held when the scheduler becomes one that merges nothing is issued all the same.
+    let mut node = learnt();
+    for process in 0..16 {
+        node.arrive(next(process));
+        node.work();
+    }
+    node.run_until(node.now + Duration::from_micros(100));
+    node.dispatch.set_scheduler(by_name("fifo", &Settings::default()).expect("it is known"), node.now);
+    node.run_until(node.now + Duration::from_secs(10));
+    node.assert_complete();
+}
+
+#[test]
 fn requests_that_find_no_neighbours_soon_wait_no_longer() {
     // Pieces far from each other, in no order.
     let node = together(slow("to"), |process, count| 2 * ((count * 16 + process) * 619 % 1024));

@@ -8,6 +8,7 @@
 
 use crate::request::{Asked, Number};
 use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
 
 /// The latest requests count by this part.
 const WEIGHT: f32 = 1.0 / 16.0;
@@ -15,30 +16,35 @@ const WEIGHT: f32 = 1.0 / 16.0;
 const MOSTLY: f32 = 0.75;
 /// Processes of a file that are told apart.
 const PROCESSES: usize = 1024;
-/// Nothing waits for more batches than this.
-const LONGEST: u64 = 512;
+/// After so many requests it is looked for processes that have asked for nothing since (or, of many, while all others have twice).
+const LOOK: u64 = 256;
+/// Nothing waits for longer.
+const LONGEST: Duration = Duration::from_secs(1);
 /// After so many batches for each process, a batch has to have [`FEW`] requests.
 const PATIENCE: u64 = 16;
 const FEW: f32 = 2.0;
 /// If it has not, so many requests for each process are not held.
 const REST: u64 = 256;
 
-/// Where a process was last, and how far that was from where it was before.
+/// Where a process was last, how far that was from where it was before, and when, in requests of the file.
 #[derive(Default)]
 struct Place {
     offset: u64,
     step: u64,
+    seen: u64,
 }
 
 /// The turns of a file's reads or of its writes.
 #[derive(Default)]
 pub(crate) struct Turns {
     places: HashMap<u64, Place>,
+    /// Requests so far.
+    requests: u64,
     /// Which part of the latest requests was as far from the process's one before as that one from the one before it, with room for
     /// others in between.
     regular: f32,
-    /// What waits, by its offset, with the batch at which it began to.
-    waiting: BTreeMap<(u64, Number), u64>,
+    /// What waits, by its offset, and since when.
+    waiting: BTreeMap<(u64, Number), Duration>,
     /// Batches since what is ahead waits, and how many requests the latest of them had.
     batches: u64,
     gain: f32,
@@ -49,15 +55,20 @@ pub(crate) struct Turns {
 impl Turns {
     /// A request arrives. Whether it is one of processes that take turns, which fill a stripe together.
     pub(crate) fn sees(&mut self, asked: &Asked) -> bool {
+        self.requests += 1;
+        self.rest = self.rest.saturating_sub(1);
+        if self.requests.is_multiple_of(LOOK) {
+            let oldest = self.requests.saturating_sub(LOOK.max(2 * self.places.len() as u64));
+            self.places.retain(|_, place| place.seen >= oldest);
+        }
         if self.places.len() >= PROCESSES && !self.places.contains_key(&asked.process) {
-            self.places.clear();
+            return false;
         }
         let place = self.places.entry(asked.process).or_default();
         let step = asked.offset.saturating_sub(place.offset);
         let is_turn = step > asked.len && step == place.step;
-        (place.offset, place.step) = (asked.offset, step);
+        *place = Place { offset: asked.offset, step, seen: self.requests };
         self.regular += (f32::from(u8::from(is_turn)) - self.regular) * WEIGHT;
-        self.rest = self.rest.saturating_sub(1);
         let together = asked.len.saturating_mul(self.places.len() as u64);
         is_turn && self.rest == 0 && self.regular > MOSTLY && together >= step / 2
     }
@@ -67,9 +78,9 @@ impl Turns {
         self.gain >= FEW && self.rest == 0
     }
 
-    /// A request waits until it is the first one in the file. `count`: how many batches there were.
-    pub(crate) fn hold(&mut self, number: Number, asked: &Asked, count: u64) {
-        self.waiting.insert((asked.offset, number), count);
+    /// A request waits until it is the first one in the file.
+    pub(crate) fn hold(&mut self, number: Number, asked: &Asked, now: Duration) {
+        self.waiting.insert((asked.offset, number), now);
     }
 
     /// A batch is issued that may have what has waited, and others. Whether one of them has waited.
@@ -91,16 +102,19 @@ impl Turns {
         has_waited
     }
 
-    /// What waits no longer. `idle`: nothing of the file is being carried out; `count`: how many batches there were.
-    pub(crate) fn release(&mut self, idle: bool, count: u64) -> Vec<Number> {
-        let too_long = self.waiting.values().any(|since| count.saturating_sub(*since) > LONGEST);
+    /// What waits no longer. `idle`: nothing that it waits for is being carried out.
+    pub(crate) fn release(&mut self, idle: bool, now: Duration) -> Vec<Number> {
+        let too_long = self.waiting.values().any(|since| now.saturating_sub(*since) > LONGEST);
         if too_long || self.rest > 0 {
-            return std::mem::take(&mut self.waiting).into_keys().map(|(_, number)| number).collect();
+            return self.release_all();
         }
-        if !idle {
-            return Vec::new();
-        }
-        self.waiting.pop_first().map(|((_, number), _)| number).into_iter().collect()
+        let next = if idle { self.waiting.pop_first() } else { None };
+        next.map(|((_, number), _)| number).into_iter().collect()
+    }
+
+    /// Nothing waits any more. What has.
+    pub(crate) fn release_all(&mut self) -> Vec<Number> {
+        std::mem::take(&mut self.waiting).into_keys().map(|(_, number)| number).collect()
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -140,12 +154,12 @@ mod tests {
     fn the_first_in_the_file_is_next_unless_something_has_waited_for_too_long() {
         let mut turns = Turns::default();
         for (number, place) in [(1, 40), (2, 20), (3, 30)] {
-            turns.hold(number, &piece(number, place), 10);
+            turns.hold(number, &piece(number, place), Duration::from_millis(10));
         }
-        assert_eq!(turns.release(false, 11), []);
-        assert_eq!(turns.release(true, 11), [2]);
-        assert_eq!(turns.release(false, 10 + LONGEST), []);
-        assert_eq!(turns.release(false, 11 + LONGEST), [3, 1]);
+        assert_eq!(turns.release(false, Duration::from_millis(11)), []);
+        assert_eq!(turns.release(true, Duration::from_millis(11)), [2]);
+        assert_eq!(turns.release(false, Duration::from_millis(10) + LONGEST), []);
+        assert_eq!(turns.release(false, Duration::from_millis(11) + LONGEST), [3, 1]);
         assert!(turns.is_empty());
     }
 
@@ -159,7 +173,7 @@ mod tests {
                 let asked = piece(process, (count * 4 + process) * 2);
                 if turns.sees(&asked) {
                     held += 1;
-                    turns.hold(count, &asked, count);
+                    turns.hold(count, &asked, Duration::ZERO);
                     turns.issued(&[(count, asked)]);
                 } else if held > 0 {
                     rested += 1;
@@ -168,5 +182,14 @@ mod tests {
         }
         assert!(held > 0 && held < 4 * 100, "{held}");
         assert!(rested > 2 * held, "{rested}");
+    }
+
+    #[test]
+    fn processes_that_have_ended_fill_no_stripes() {
+        let mut turns = Turns::default();
+        // Many, one after the other, of which each fills one place in sixty-four.
+        let each = |process: u64| (0..32).map(move |count| piece(process, count * 64));
+        let taken = (0..200).flat_map(each).map(|asked| turns.sees(&asked));
+        assert_eq!(taken.skip(32 * 100).filter(|taken| *taken).count(), 0);
     }
 }
