@@ -84,6 +84,23 @@ impl Forwarded {
 }
 
 #[test]
+fn a_directory_that_others_have_removed_is_empty_for_those_who_are_in_it() {
+    let Some(forwarded) = Forwarded::new("forwarding-mounted-gone", 1, &[]) else { return };
+    for access in MOUNTED {
+        let script = "mkdir gone && cd gone && touch in ../ready && while [ -e ../ready ]; do sleep 0.01; done; \
+                      ls -A . && echo $? $(ls -A | wc -l); touch new; echo $?";
+        let running = forwarded.command(access, script).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+        let ready = forwarded.directory.join("ready");
+        eventually("it is in the directory", || ready.exists());
+        fs::remove_dir_all(forwarded.directory.join("gone")).expect("removed");
+        fs::remove_file(ready).expect("removed");
+        let done = Finished::of(running.expect("starts").wait_with_output().expect("ends"));
+        assert_eq!(done.out, "0 0\n1\n", "{access}: {}", done.err);
+        assert!(done.err.contains("No such file or directory"), "{access}: {}", done.err);
+    }
+}
+
+#[test]
 fn programs_find_in_a_mount_what_they_would_find_in_a_directory_of_their_own() {
     let Some(forwarded) = Forwarded::new("forwarding-mounted", 2, &[]) else { return };
     let own = forwarded.site.path("own");

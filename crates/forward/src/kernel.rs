@@ -24,7 +24,7 @@ pub(crate) fn stat(fd: impl AsFd) -> Result<Statx, Errno> {
 /// a network file system remembers.
 pub(crate) fn stat_anew(fd: impl AsFd, path: &Path) -> Result<Statx, Errno> {
     let flags = AtFlags::EMPTY_PATH | AtFlags::SYMLINK_NOFOLLOW | AtFlags::STATX_FORCE_SYNC;
-    rustix::fs::statx(fd, path, flags, StatxFlags::BASIC_STATS).map_err(errno)
+    rustix::fs::statx(fd, path, flags, StatxFlags::BASIC_STATS | StatxFlags::BTIME).map_err(errno)
 }
 
 /// Whether it lies in a file system that a process serves.

@@ -21,6 +21,7 @@ use rustix::fs::{
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::sync::Arc;
 
 /// How often a name is tried again that somebody makes and removes meanwhile.
@@ -71,7 +72,7 @@ pub(crate) fn carry_out(
             let from = kernel::through(&place);
             rustix::fs::linkat(CWD, from, &dir.fd, at.name, AtFlags::SYMLINK_FOLLOW)
                 .map_err(kernel::errno)?;
-            entry(node, at)?
+            entry(node, at).map_err(since)?
         }
         R::Unlink { at } => remove(node, at, AtFlags::empty())?,
         R::Rmdir { at } => remove(node, at, AtFlags::REMOVEDIR)?,
@@ -213,9 +214,20 @@ fn attributes_of(request: &MetaRequest<'_>, node: &IoNode) -> Result<MetaReply, 
     }
 }
 
+/// What a name in a directory names, and its attributes.
+fn found(node: &IoNode, dir: &Place, name: &[u8]) -> Result<(Arc<Place>, Statx), Errno> {
+    let (place, stat) = node.tree.child(dir, name)?;
+    if node.files.get(place.ino).is_none() {
+        return Ok((place, stat));
+    }
+    // What is open is not opened anew, so this is what notices that others have put another one into its place.
+    let stat = kernel::stat_anew(&place.fd, Path::new(""))?;
+    Ok((place, stat))
+}
+
 fn entry(node: &IoNode, at: At<'_>) -> Result<MetaReply, Failure> {
     let dir = directory(node, at)?;
-    let (place, stat) = node.tree.child(&dir, at.name)?;
+    let (place, stat) = found(node, &dir, at.name)?;
     let (attr, target) = shown((place.ino, &*place), &stat)?;
     Ok(MetaReply::Entry { attr, target })
 }
@@ -238,10 +250,21 @@ fn target(link: &impl AsFd) -> Result<Vec<u8>, Errno> {
 
 /// A new entry as it is shown, with its whole mode.
 fn made(node: &IoNode, dir: &Place, name: &[u8], mode: u16) -> Result<MetaReply, Failure> {
-    let (place, stat) = node.tree.child(dir, name)?;
-    let stat = with_mode(&*place, stat, mode)?;
-    let (attr, target) = shown((place.ino, &*place), &stat)?;
+    let look = || {
+        let (place, stat) = node.tree.child(dir, name)?;
+        let stat = with_mode(&*place, stat, mode)?;
+        Ok(shown((place.ino, &*place), &stat)?)
+    };
+    let (attr, target) = look().map_err(since)?;
     Ok(MetaReply::Entry { attr, target })
+}
+
+/// The error when somebody has removed since what this request has made: nobody is to make it once more ([`crate::stale`]).
+fn since(failure: Failure) -> Failure {
+    match failure {
+        Failure::Errno(Errno::STALE) => Errno::NOENT.into(),
+        other => other,
+    }
 }
 
 /// Gives a new entry its whole mode: this process has a mask of its own. What the backend adds stays.
@@ -290,7 +313,8 @@ fn open_entry(node: &IoNode, at: At<'_>, how: OpenHow, open: OpenId) -> Result<M
                 Ok(fd) => {
                     // Through its descriptor: somebody may have removed or replaced its name already, and the caller has made it
                     // nevertheless.
-                    let stat = with_mode(&fd, kernel::stat(&fd)?, create.mode)?;
+                    let look = || Ok(with_mode(&fd, kernel::stat(&fd)?, create.mode)?);
+                    let stat = look().map_err(since)?;
                     let ino = node.tree.number(&stat);
                     node.tree.made(ino, &dir, at.name);
                     node.files.register_made(ino, open, fd);
@@ -301,7 +325,7 @@ fn open_entry(node: &IoNode, at: At<'_>, how: OpenHow, open: OpenId) -> Result<M
                 Err(error) => return Err(kernel::errno(error).into()),
             }
         }
-        let (place, stat) = match node.tree.child(&dir, at.name) {
+        let (place, stat) = match found(node, &dir, at.name) {
             Err(Errno::NOENT) if how.create.is_some() => continue,
             found => found?,
         };
@@ -340,15 +364,19 @@ fn open_file(
     }
     let file = node.files.register((ino, file), open, rights(how))?;
     node.tree.let_go(ino);
-    if how.truncate
-        && how.write
-        && let Err(error) = rustix::fs::ftruncate(file.writer()?, 0)
-    {
-        node.files.release(open);
-        return Err(kernel::errno(error));
+    let begin = || {
+        if how.truncate && how.write {
+            rustix::fs::ftruncate(file.writer()?, 0).map_err(kernel::errno)?;
+        }
+        Ok(kernel::attr(ino, &kernel::stat(&*file)?))
+    };
+    match begin() {
+        Ok(attr) => Ok(MetaReply::Opened { attr: Box::new(attr), created: false, target: Vec::new() }),
+        Err(errno) => {
+            node.files.release(open);
+            Err(errno)
+        }
     }
-    let attr = kernel::attr(ino, &kernel::stat(&*file)?);
-    Ok(MetaReply::Opened { attr: Box::new(attr), created: false, target: Vec::new() })
 }
 
 fn make_temporary(node: &IoNode, dir: Ino, how: OpenHow, open: OpenId) -> Result<MetaReply, Failure> {

@@ -44,10 +44,14 @@ struct Listed {
 
 impl Call<'_> {
     pub(crate) fn opendir(&mut self) -> Result<Answer, Errno> {
-        // A forwarded directory may be one that others have removed from the backend and made anew: with ESTALE, which this is then, the
-        // kernel walks the path once more.
-        if self.ino().is_forwarded() {
-            self.face.client.parent_number(self.ino())?;
+        // A forwarded directory may be one that others have removed from the backend and made anew: with ESTALE the kernel walks the path
+        // once more. If it arrives here again, that is the directory, and it is empty.
+        if self.ino().is_forwarded()
+            && let Err(Errno::STALE) = self.face.client.parent_number(self.ino())
+            && self.face.removed.get(self.ino()).is_none()
+            && lock(&self.face.gone).replace(self.ino()) != Some(self.ino())
+        {
+            return Err(Errno::STALE);
         }
         let number =
             self.face.directories.add(Arc::new(OpenDirectory { ino: self.ino(), listed: Mutex::default() }));

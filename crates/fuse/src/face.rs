@@ -38,6 +38,8 @@ pub(crate) struct Face {
     pub(crate) interruptions: Interruptions,
     pub(crate) privileged: Privileged,
     pub(crate) removed: Removed,
+    /// The forwarded directory that was found to be gone last.
+    pub(crate) gone: Mutex<Option<Ino>>,
     pub(crate) writers: Writers,
     pub(crate) shortcuts: Shortcuts,
     pub(crate) passthrough: Passthrough<Channel>,
@@ -88,6 +90,7 @@ impl Face {
             interruptions: Interruptions::default(),
             privileged: Privileged::default(),
             removed: Removed::default(),
+            gone: Mutex::default(),
             writers: Writers::default(),
             shortcuts: Shortcuts::default(),
             passthrough: Passthrough::new(device, direct && capabilities & init::PASSTHROUGH != 0),

@@ -72,13 +72,19 @@ impl Passthrough {
         (Passthrough { files: files.clone(), open: Mutex::default(), next, faults, believed }, files)
     }
 
-    fn node(&self, ino: INodeNo) -> Outcome<(Arc<OwnedFd>, PathBuf)> {
+    /// A file that is open: it may have been removed.
+    fn used(&self, ino: INodeNo) -> Outcome<(Arc<OwnedFd>, PathBuf)> {
         let files = self.files.lock();
         let node = files.get(&ino.0).ok_or(rustix::io::Errno::STALE)?;
-        if !self.believed.is_zero() && fs::fstat(&node.file)?.st_nlink == 0 {
+        Ok((node.file.clone(), node.path.clone()))
+    }
+
+    fn node(&self, ino: INodeNo) -> Outcome<(Arc<OwnedFd>, PathBuf)> {
+        let (file, path) = self.used(ino)?;
+        if !self.believed.is_zero() && fs::fstat(&file)?.st_nlink == 0 {
             return Err(rustix::io::Errno::STALE);
         }
-        Ok((node.file.clone(), node.path.clone()))
+        Ok((file, path))
     }
 
     fn handle(&self, fh: FileHandle) -> Outcome<Arc<std::fs::File>> {
@@ -102,7 +108,7 @@ impl Passthrough {
 
     /// The same for an operation on a range of it.
     fn check_at(&self, on: On, ino: INodeNo, offset: u64, len: usize) -> Outcome<()> {
-        let (_, path) = self.node(ino)?;
+        let (_, path) = self.used(ino)?;
         self.faults.check_at(on, &path, &(offset..offset.saturating_add(len as u64)))
     }
 
