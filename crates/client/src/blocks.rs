@@ -28,6 +28,8 @@ use std::sync::atomic::Ordering;
 
 /// Writes of so many bytes or more are sent to a copy on this node from here, rather than through the primary.
 const LONG: usize = 64 << 10;
+/// The longest piece that goes to an I/O node, bytes. (With 1 MiB, a message costs little for what it carries.)
+const FORWARDED: u32 = 1 << 20;
 /// But not if a call writes more pieces than this: then links have enough to do, and the copy too much.
 const FEW: usize = 2;
 
@@ -244,7 +246,7 @@ impl Blocks<'_> {
         let end = offset + data.len() as u64;
         let mut changes = Vec::new();
         let mut rest = data;
-        for piece in transfers(map, self.layout, offset, end) {
+        for piece in self.transfers(map, offset, end) {
             let (now, later) = rest.split_at(piece.len as usize);
             changes.push(Change {
                 piece,
@@ -448,10 +450,23 @@ impl Blocks<'_> {
         }
     }
 
+    /// The pieces of a range, none longer than one message carries. An I/O node passes each piece on when it has all of it: so that
+    /// both ways are used at once, what is long goes to it in pieces.
+    fn transfers<'m>(&'m self, map: &'m Map, offset: u64, end: u64) -> impl Iterator<Item = Piece> + 'm {
+        let most = if self.ino.is_forwarded() { FORWARDED } else { MAX_PAYLOAD };
+        let mut at = offset;
+        std::iter::from_fn(move || {
+            let mut piece = self.layout.piece_at(map, at, end)?;
+            piece.len = piece.len.min(u64::from(most));
+            at += piece.len;
+            Some(piece)
+        })
+    }
+
     fn cut<'b>(&self, map: &Map, offset: u64, mut buffer: &'b mut [u8]) -> Vec<Part<'b>> {
         let end = offset + buffer.len() as u64;
         let mut parts = Vec::new();
-        for piece in transfers(map, self.layout, offset, end) {
+        for piece in self.transfers(map, offset, end) {
             let (now, later) = buffer.split_at_mut(piece.len as usize);
             let piece = Piece { server: self.reader(map, &piece), ..piece };
             parts.push(Part { piece, buffer: now, filled: 0, failed: None });
@@ -471,22 +486,6 @@ fn end_of(offset: u64, len: usize) -> Result<u64, Errno> {
     let len = len.min(TRANSFER_MAX) as u64;
     let end = offset.saturating_add(len).min(FILE_MAX);
     if offset > end || (offset == end && len > 0) { Err(Errno::FBIG) } else { Ok(end) }
-}
-
-/// The pieces of a range, none longer than one message carries.
-fn transfers<'m>(
-    map: &'m Map,
-    layout: &'m FileLayout,
-    offset: u64,
-    end: u64,
-) -> impl Iterator<Item = Piece> + 'm {
-    let mut at = offset;
-    std::iter::from_fn(move || {
-        let mut piece = layout.piece_at(map, at, end)?;
-        piece.len = piece.len.min(u64::from(MAX_PAYLOAD));
-        at += piece.len;
-        Some(piece)
-    })
 }
 
 /// A reader's view of `IoSliceMut` for one buffer.

@@ -160,7 +160,7 @@ impl IoNode {
                 let (total, available) = (bytes(figures.f_blocks), bytes(figures.f_bavail));
                 Ok(DataReply::Space { total, available, device: figures.f_fsid, inodes })
             }
-            // All of a write is one request here, so nothing is ever taken back.
+            // The backend keeps what it has written, also what comes behind a part of a long write that has failed.
             DataRequest::TakeBack { .. } => Ok(DataReply::Done),
             // A descriptor of the backend's would go past the queue.
             DataRequest::Pass { .. } => Err(Errno::NOENT),
