@@ -97,6 +97,26 @@ impl Dispatch {
 
     /// What is to be issued now.
     pub fn next(&mut self, now: Duration) -> Next {
+        if self.queue.expires().is_some_and(|time| time <= now) {
+            for number in self.queue.expire(now) {
+                self.is_ready(number, now);
+            }
+        }
+        let next = self.choose(now);
+        match (next, self.queue.expires()) {
+            (Next::Nothing, Some(time)) => Next::Until(time),
+            (Next::Until(next), Some(time)) => Next::Until(next.min(time)),
+            (next, _) => next,
+        }
+    }
+
+    fn is_ready(&mut self, number: Number, now: Duration) {
+        if let Some(asked) = self.queue.get(number).map(|waiting| waiting.asked) {
+            self.scheduler.ready(number, &asked, now);
+        }
+    }
+
+    fn choose(&mut self, now: Duration) -> Next {
         let (seed, limits) = match self.scheduler.choose(&self.queue, now) {
             Choice::Issue { seed, limits } if self.queue.is_ready(seed) => (seed, limits),
             // A scheduler that names another request has a defect. Whatever is ready is issued, so that nobody waits for ever.
@@ -135,10 +155,7 @@ impl Dispatch {
         }
         self.scheduler.done(batch, now);
         for number in self.queue.done(batch, now) {
-            if let Some(waiting) = self.queue.get(number) {
-                let asked = waiting.asked;
-                self.scheduler.ready(number, &asked, now);
-            }
+            self.is_ready(number, now);
         }
     }
 }

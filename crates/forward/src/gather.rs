@@ -9,7 +9,8 @@
 //! To wait pays where a request takes the backend long whatever its size, and where neighbours do come. Both are learnt: nothing is
 //! held while the backend is about as fast as memory, nor for a file whose held requests found no neighbours. Nothing
 //! is ever held while nothing of its file is being carried out, and never for longer than what was under way then takes. (But for the
-//! requests of processes that take turns, where the backend does one after the other: [`Turns`].)
+//! requests of processes that take turns, where the backend does one after the other: [`Turns`].) If that hangs, nothing waits for it for
+//! longer than a second.
 
 use crate::pace::Pace;
 use crate::queue::Batch;
@@ -34,6 +35,9 @@ const LEAST: f32 = 0.25;
 /// After so many batches of a file for which nothing was held, it is tried again.
 const AGAIN: u32 = 64;
 
+/// Nothing is held for longer.
+pub(crate) const LONGEST: Duration = Duration::from_secs(1);
+
 /// Files of which something was learnt and nothing is under way, at most.
 const KNOWN: usize = 1024;
 
@@ -44,8 +48,9 @@ struct Gathering {
     /// Batches that are being carried out, by the order in which they were issued, and whether they gain by being merged.
     flights: BTreeMap<u64, bool>,
     held: BTreeSet<Number>,
-    /// The first batch that what is held does not wait for.
+    /// The first batch that what is held does not wait for, and when the first one was held.
     until: u64,
+    since: Duration,
     /// Which part of the latest batches was merged.
     merged: f32,
     /// Batches since nothing is held.
@@ -59,6 +64,8 @@ pub(crate) struct Gather {
     pace: Pace,
     /// The time of the latest change.
     now: Duration,
+    /// When to look whether something was held for too long, if something may be held.
+    look: Option<Duration>,
     /// How many batches were issued.
     count: u64,
     /// When each batch was issued, as which, and how many were under way then, by its first request.
@@ -70,7 +77,15 @@ pub(crate) struct Gather {
 impl Default for Gather {
     fn default() -> Gather {
         let (files, issued) = (HashMap::new(), HashMap::new());
-        Gather { files, pace: Pace::default(), now: Duration::ZERO, count: 0, issued, merges: true }
+        Gather {
+            files,
+            pace: Pace::default(),
+            now: Duration::ZERO,
+            look: None,
+            count: 0,
+            issued,
+            merges: true,
+        }
     }
 }
 
@@ -99,15 +114,37 @@ impl Gather {
         let enough = if file.turns.pay() { STILL_SLOW } else { SLOW };
         if takes_turns && is_serial && self.pace.is_slow(enough) && file.has_small_flights() {
             file.turns.hold(number, asked, self.now);
+            self.look.get_or_insert(self.now + LONGEST);
             return true;
         }
         if !self.pace.is_slow(SLOW) || file.flights.is_empty() || file.merged <= LEAST {
             return false;
         }
         if file.held.is_empty() {
-            file.until = self.count;
+            (file.until, file.since) = (self.count, self.now);
         }
+        self.look.get_or_insert(self.now + LONGEST);
         file.held.insert(number)
+    }
+
+    /// When [`Gather::expire`] is to be called, if it has to be.
+    pub(crate) fn expires(&self) -> Option<Duration> {
+        self.look
+    }
+
+    /// What was held for too long and is held no longer.
+    pub(crate) fn expire(&mut self, now: Duration) -> BTreeSet<Number> {
+        let (mut released, mut first) = (BTreeSet::new(), None::<Duration>);
+        for file in self.files.values_mut() {
+            if now >= file.since + LONGEST {
+                released.append(&mut file.held);
+            }
+            released.extend(file.turns.expire(now));
+            let held = (!file.held.is_empty()).then_some(file.since);
+            first = first.into_iter().chain(held).chain(file.turns.since()).min();
+        }
+        self.look = first.map(|since| since + LONGEST);
+        released
     }
 
     /// A batch is being issued. It may have requests that were held.
@@ -126,6 +163,7 @@ impl Gather {
             flights: BTreeMap::new(),
             held: BTreeSet::new(),
             until: 0,
+            since: Duration::ZERO,
             merged: 1.0,
             unheld: 0,
             turns: Turns::default(),

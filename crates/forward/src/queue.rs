@@ -96,6 +96,18 @@ impl Queue {
         self.ready.extend(freed);
     }
 
+    /// When [`Queue::expire`] is to be called, if something is held for neighbours that may not come.
+    pub fn expires(&self) -> Option<Duration> {
+        self.gather.expires()
+    }
+
+    /// What was held for too long becomes ready.
+    pub fn expire(&mut self, now: Duration) -> Vec<Number> {
+        let freed = self.gather.expire(now);
+        self.ready.extend(&freed);
+        freed.into_iter().collect()
+    }
+
     /// How many requests wait.
     pub fn len(&self) -> usize {
         self.waiting.len()

@@ -67,7 +67,11 @@ impl Node {
                     self.busy.push((end, batch));
                 }
                 Next::Until(time) => {
-                    assert!(self.has_windows && time > self.now && time <= self.now + Duration::from_secs(1));
+                    let held = self.dispatch.queue().expires().is_some();
+                    assert!((self.has_windows || held) && time > self.now);
+                    assert!(time <= self.now + Duration::from_secs(1));
+                    let has_ready = self.dispatch.queue().ready().next().is_some();
+                    assert!(!has_ready || self.has_windows, "something is ready, and nothing is done");
                     return Some(time);
                 }
                 Next::Nothing => {
@@ -344,6 +348,29 @@ fn what_takes_turns_is_not_held_by_large_requests_and_is_given_free_where_nothin
     node.dispatch.set_scheduler(by_name("fifo", &Settings::default()).expect("it is known"), node.now);
     node.run_until(node.now + Duration::from_secs(10));
     node.assert_complete();
+}
+
+#[test]
+fn what_hangs_holds_others_of_its_file_for_a_second_at_most() {
+    // In turns, or just beside each other.
+    let neighbours = |process: u64, count: u64| count * 16 + process;
+    for (serial, place) in [(Some(Duration::ZERO), apart as fn(u64, u64) -> u64), (None, neighbours)] {
+        let mut node = each(256, Node { serial, ..slow("to") }, place);
+        let next = |process: u64| asked(1, process, 1, place(process, 256) * 32768, 32768);
+        node.takes = Duration::from_secs(100);
+        node.arrive(next(0));
+        node.work();
+        (node.takes, node.serial) = (Duration::from_millis(1), None);
+        let held: Vec<u64> = (1..16).map(|process| node.arrive(next(process))).collect();
+        let begun = node.now;
+        node.work();
+        assert!(held.iter().any(|number| !node.issued.contains_key(number)), "something waits");
+        node.run_until(begun + Duration::from_secs(3));
+        for number in held {
+            let waited = node.issued[&number] - begun;
+            assert!(waited <= Duration::from_millis(1100), "{number}: {waited:?}");
+        }
+    }
 }
 
 #[test]

@@ -6,6 +6,7 @@
 //! once than one after the other, who is ahead waits: the first in the file is issued next, with the neighbours that have come. After
 //! some requests of those who are behind, a stripe is one request.
 
+use crate::gather::LONGEST;
 use crate::request::{Asked, Number};
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
@@ -18,8 +19,6 @@ const MOSTLY: f32 = 0.75;
 const PROCESSES: usize = 1024;
 /// After so many requests it is looked for processes that have asked for nothing since (or, of many, while all others have twice).
 const LOOK: u64 = 256;
-/// Nothing waits for longer.
-const LONGEST: Duration = Duration::from_secs(1);
 /// After so many batches for each process, a batch has to have [`FEW`] requests.
 const PATIENCE: u64 = 16;
 const FEW: f32 = 2.0;
@@ -104,12 +103,25 @@ impl Turns {
 
     /// What waits no longer. `idle`: nothing that it waits for is being carried out.
     pub(crate) fn release(&mut self, idle: bool, now: Duration) -> Vec<Number> {
-        let too_long = self.waiting.values().any(|since| now.saturating_sub(*since) > LONGEST);
-        if too_long || self.rest > 0 {
-            return self.release_all();
+        let expired = self.expire(now);
+        if !expired.is_empty() || self.rest > 0 {
+            return [expired, self.release_all()].concat();
         }
         let next = if idle { self.waiting.pop_first() } else { None };
         next.map(|((_, number), _)| number).into_iter().collect()
+    }
+
+    /// Since when something waits.
+    pub(crate) fn since(&self) -> Option<Duration> {
+        self.waiting.values().min().copied()
+    }
+
+    /// If something has waited for too long, nothing waits any more. What has.
+    pub(crate) fn expire(&mut self, now: Duration) -> Vec<Number> {
+        match self.since() {
+            Some(since) if now >= since + LONGEST => self.release_all(),
+            _ => Vec::new(),
+        }
     }
 
     /// Nothing waits any more. What has.
@@ -158,8 +170,8 @@ mod tests {
         }
         assert_eq!(turns.release(false, Duration::from_millis(11)), []);
         assert_eq!(turns.release(true, Duration::from_millis(11)), [2]);
-        assert_eq!(turns.release(false, Duration::from_millis(10) + LONGEST), []);
-        assert_eq!(turns.release(false, Duration::from_millis(11) + LONGEST), [3, 1]);
+        assert_eq!(turns.release(false, Duration::from_millis(9) + LONGEST), []);
+        assert_eq!(turns.release(false, Duration::from_millis(10) + LONGEST), [3, 1]);
         assert!(turns.is_empty());
     }
 
