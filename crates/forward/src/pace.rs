@@ -43,10 +43,22 @@ impl Mean {
     }
 }
 
+/// What about a fifth of the values are below: what is usual where some take far longer than others. (Each value below lowers it by a
+/// tenth, and each other one raises it by a part of that.)
+#[derive(Default)]
+struct Usual(Option<f64>);
+
+impl Usual {
+    fn add(&mut self, value: f64) {
+        let before = self.0.unwrap_or(value);
+        self.0 = Some(if value < before { before * 0.9 } else { before * 1.03 });
+    }
+}
+
 /// What batches of one request take, seconds: one that is alone, and for each of many that are under way.
 #[derive(Default)]
 struct Takes {
-    alone: Mean,
+    alone: Usual,
     among: Mean,
 }
 
@@ -71,7 +83,7 @@ impl Pace {
             Kind::Read => &self.reads,
             Kind::Write => &self.writes,
         };
-        matches!((alone.get(), among.get()), (Some(alone), Some(among)) if among >= alone * SERIAL)
+        matches!((alone.0, among.get()), (Some(alone), Some(among)) if among >= alone * SERIAL)
     }
 
     /// A batch of so many requests and bytes has taken so long; when it was issued, so many were under way, itself among them.
@@ -116,5 +128,12 @@ mod tests {
         assert!(!of(1000, 8000).is_serial(Kind::Read), "nothing is known of reads");
         assert!(!of(10, 8000).is_serial(Kind::Write), "what is in memory says nothing");
         assert!(!of(60, 100).is_slow(0.5));
+        let mut limited = of(100, 8000);
+        for turn in 0..100u64 {
+            // Every other one waits until the disk is allowed to go on.
+            let took = Duration::from_micros(if turn.is_multiple_of(2) { 200 } else { 50_000 });
+            limited.note(Kind::Write, (1, 4096), took, 1);
+        }
+        assert!(limited.is_serial(Kind::Write));
     }
 }
