@@ -28,10 +28,10 @@ use std::sync::atomic::Ordering;
 
 /// Writes of so many bytes or more are sent to a copy on this node from here, rather than through the primary.
 const LONG: usize = 64 << 10;
-/// The longest piece that goes to an I/O node, bytes. (With 1 MiB, a message costs little for what it carries.)
-const FORWARDED: u32 = 1 << 20;
 /// But not if a call writes more pieces than this: then links have enough to do, and the copy too much.
 const FEW: usize = 2;
+/// The longest piece that goes to an I/O node, bytes. (With 1 MiB, a message costs little for what it carries.)
+const FORWARDED: u32 = 1 << 20;
 
 /// A file in blocks, for the length of a call.
 pub(crate) struct Blocks<'a> {

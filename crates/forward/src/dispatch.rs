@@ -99,7 +99,7 @@ impl Dispatch {
     pub fn next(&mut self, now: Duration) -> Next {
         if self.queue.expires().is_some_and(|time| time <= now) {
             for number in self.queue.expire(now) {
-                self.is_ready(number, now);
+                self.announce(number, now);
             }
         }
         let next = self.choose(now);
@@ -110,12 +110,14 @@ impl Dispatch {
         }
     }
 
-    fn is_ready(&mut self, number: Number, now: Duration) {
+    /// Tells the scheduler that a request is ready.
+    fn announce(&mut self, number: Number, now: Duration) {
         if let Some(asked) = self.queue.get(number).map(|waiting| waiting.asked) {
             self.scheduler.ready(number, &asked, now);
         }
     }
 
+    /// What the scheduler would have issued now.
     fn choose(&mut self, now: Duration) -> Next {
         let (seed, limits) = match self.scheduler.choose(&self.queue, now) {
             Choice::Issue { seed, limits } if self.queue.is_ready(seed) => (seed, limits),
@@ -155,7 +157,7 @@ impl Dispatch {
         }
         self.scheduler.done(batch, now);
         for number in self.queue.done(batch, now) {
-            self.is_ready(number, now);
+            self.announce(number, now);
         }
     }
 }
