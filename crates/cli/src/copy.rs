@@ -15,7 +15,7 @@ use std::io::{IsTerminal, Read};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Component, Path, PathBuf};
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 /// Most things left out that are named; the number of all is told in any case. (What failed is always named.)
 const SHOWN_LEFT_OUT: usize = 20;
@@ -206,17 +206,12 @@ pub fn copy_all(
     Error::of_all(trees.iter().map(|tree| copy(home, name, tree, direction, how)))
 }
 
-/// The client core, which lives as long as the process. A process has to do with one deployment only.
-pub fn client(name: &str, environment: &Environment) -> Result<&'static Client, Error> {
-    static CLIENT: OnceLock<Client> = OnceLock::new();
-    if CLIENT.get().is_none() {
-        let client = Client::attach(environment).map_err(|e| Error::Unanswered {
-            cause: format!("cannot use {name:?}: {e}"),
-            remedy: format!("`bivouac status {name}` shows the deployment"),
-        })?;
-        let _ = CLIENT.set(client);
-    }
-    CLIENT.get().ok_or(Error::Interrupted(libc::SIGABRT))
+/// A client of a deployment.
+pub fn client(name: &str, environment: &Environment) -> Result<Arc<Client>, Error> {
+    Client::attach(environment).map_err(|e| Error::Unanswered {
+        cause: format!("cannot use {name:?}: {e}"),
+        remedy: format!("`bivouac status {name}` shows the deployment"),
+    })
 }
 
 /// A path of the site's file system, as all nodes can use it.

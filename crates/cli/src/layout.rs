@@ -34,14 +34,14 @@ pub fn layout(home: &Home, args: &LayoutArgs) -> Result<(), Error> {
     };
     let environment = attachable(home, &name)?;
     let client = client(&name, &environment)?;
-    let changes = changes(args, client)?;
+    let changes = changes(args, &client)?;
     for path in &args.paths {
         let within = place(path, &environment.mount, args.deployment.is_some())?;
         let shown = path.display().to_string();
         if args.default || !changes.is_empty() {
-            set(client, &within, &shown, args.default, &changes)?;
+            set(&client, &within, &shown, args.default, &changes)?;
         } else {
-            print!("{}", show(client, &within, &shown)?);
+            print!("{}", show(&client, &within, &shown)?);
         }
     }
     Ok(())

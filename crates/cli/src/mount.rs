@@ -62,7 +62,7 @@ pub fn mount(home: &Home, args: &MountArgs) -> Result<(), Error> {
         let_go();
     }
     let for_watch = at.clone();
-    watch(client, move || end(&for_watch))?;
+    watch(&client, move || end(&for_watch))?;
     let terms = Terms { tree: Tree::Deployment, alone: false, passthrough: passthrough() };
     bivouac_fuse::serve(client, terms, device).map_err(|e| cannot_mount(&args.name, e))
 }
@@ -119,9 +119,9 @@ fn end(at: &std::sync::Mutex<Option<(PathBuf, Mounted)>>) {
 /// Calls `gone` when the deployment is taken down: the node's directory goes with its agent. An agent that
 /// was killed leaves it, and the mount waits, as programs with the library do, for the deployment to be
 /// started again or taken down.
-pub fn watch(client: &'static Client, gone: impl FnOnce() + Send + 'static) -> Result<(), Error> {
-    let node_dir = Path::new(OsStr::from_bytes(client.node_dir()));
-    let inode = move || std::fs::metadata(node_dir).map(|meta| meta.ino()).ok();
+pub fn watch(client: &Client, gone: impl FnOnce() + Send + 'static) -> Result<(), Error> {
+    let node_dir = PathBuf::from(OsStr::from_bytes(client.node_dir()));
+    let inode = move || std::fs::metadata(&node_dir).map(|meta| meta.ino()).ok();
     let ours = inode();
     let wait = move || {
         while ours.is_some() && inode() == ours {

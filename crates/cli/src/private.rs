@@ -102,11 +102,14 @@ pub fn serve(home: &Home, name: &str) -> Result<(), Error> {
         // The process that wanted the mounts could not make them, and has reported that.
         return Ok(());
     };
-    watch(client, || std::process::exit(0))?;
+    watch(&client, || std::process::exit(0))?;
     let _ = rustix::net::send(socket, b"s", SendFlags::NOSIGNAL);
     let_go();
     std::thread::scope(|scope| {
-        let serve = |(terms, device)| scope.spawn(move || bivouac_fuse::serve(client, terms, device));
+        let serve = |(terms, device)| {
+            let client = client.clone();
+            scope.spawn(move || bivouac_fuse::serve(client, terms, device))
+        };
         let served: Vec<_> = mounts.into_iter().map(serve).collect();
         served.into_iter().try_for_each(|one| one.join().unwrap_or(Ok(())).map_err(|e| cannot_mount(name, e)))
     })

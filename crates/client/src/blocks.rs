@@ -35,7 +35,7 @@ const FORWARDED: u32 = 1 << 20;
 
 /// A file in blocks, for the length of a call.
 pub(crate) struct Blocks<'a> {
-    pub(crate) client: &'static Client,
+    pub(crate) client: &'a Client,
     pub(crate) ino: Ino,
     /// The open description's slot in the node's table.
     pub(crate) id: SlotId,

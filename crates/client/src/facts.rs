@@ -31,7 +31,7 @@ use bivouac_proto::meta::{MetaReply, MetaRequest};
 use bivouac_proto::node::NodeRequest;
 use rustix::fd::AsFd;
 use std::collections::HashMap;
-use std::sync::RwLock;
+use std::sync::{Arc, RwLock};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 /// When there are so many facts of a kind, all of them are dropped.
@@ -53,7 +53,7 @@ pub(crate) struct Pages {
 
 /// A server's fence page.
 struct Fences {
-    page: FencePage,
+    page: Arc<FencePage>,
     /// Of which succession of the server: another process may have its number since, on the same node.
     succession: u32,
     /// Kept for a server that follows when this one is killed: it looks for the page in `/proc`.
@@ -241,13 +241,13 @@ impl Client {
     }
 
     /// The fence page of a server of this node, of this succession, once it was asked for.
-    fn fences(&self, server: ServerId, succession: u32) -> Option<&FencePage> {
+    fn fences(&self, server: ServerId, succession: u32) -> Option<Arc<FencePage>> {
         let known = self.pages().fences.get(server)?.get()?;
-        (known.succession == succession).then_some(&known.page)
+        (known.succession == succession).then(|| known.page.clone())
     }
 
     /// The same, and asks for it. Without one, nothing is accessed directly.
-    pub(crate) fn fetch_fences(&self, server: ServerId, succession: u32) -> Option<&FencePage> {
+    pub(crate) fn fetch_fences(&self, server: ServerId, succession: u32) -> Option<Arc<FencePage>> {
         let place = self.pages().fences.get(server)?;
         let known = place.get();
         if known.is_some_and(|known| known.succession == succession) || known.is_none() && place.is_known() {
@@ -255,7 +255,7 @@ impl Client {
         }
         match self.node_memory(server, NodeRequest::Fences) {
             Ok(memory) => {
-                let page = FencePage::attach(memory.as_fd()).ok();
+                let page = FencePage::attach(memory.as_fd()).ok().map(Arc::new);
                 let page = page.map(|page| Fences { page, succession, _for_server: Hidden::new(memory) });
                 match (known, page) {
                     (None, page) => place.set(page),

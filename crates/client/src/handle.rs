@@ -22,6 +22,7 @@ use bivouac_proto::attr::{Attr, FILE_MAX, Store, TRANSFER_MAX};
 use bivouac_proto::data::{Access, DataReply, DataRequest};
 use bivouac_proto::meta::MetaRequest;
 use bivouac_proto::{Errno, OpenId};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Flags that `F_SETFL` may change.
@@ -32,7 +33,7 @@ const SET_ID: u16 = 0o6000;
 
 /// A process's view of an open file description.
 pub struct Handle {
-    client: &'static Client,
+    client: Arc<Client>,
     id: SlotId,
     ino: Ino,
     directory: bool,
@@ -53,9 +54,9 @@ pub struct Handle {
 }
 
 impl Handle {
-    pub(crate) fn new(client: &'static Client, id: SlotId, ino: Ino, directory: bool) -> Handle {
+    pub(crate) fn new(client: &Arc<Client>, id: SlotId, ino: Ino, directory: bool) -> Handle {
         Handle {
-            client,
+            client: client.clone(),
             id,
             ino,
             directory,
@@ -151,17 +152,17 @@ impl Handle {
         self.size_seen.load(Ordering::Relaxed).max(slot.end.load(Ordering::Relaxed))
     }
 
-    pub(crate) fn client(&self) -> &'static Client {
-        self.client
+    pub(crate) fn client(&self) -> &Arc<Client> {
+        &self.client
     }
 
     #[inline]
-    pub(crate) fn slot(&self) -> Result<&'static Slot, Errno> {
+    pub(crate) fn slot(&self) -> Result<&Slot, Errno> {
         self.client.table().slot(self.id).ok_or(Errno::BADF)
     }
 
     /// Takes the lock on the shared offset.
-    pub(crate) fn lock_offset(&self, slot: &'static Slot) -> Result<OffsetGuard<'static>, Errno> {
+    pub(crate) fn lock_offset<'s>(&self, slot: &'s Slot) -> Result<OffsetGuard<'s>, Errno> {
         self.client.table().lock_offset(slot).map_err(|error| Errno(error.raw_errno() as u16))
     }
 
@@ -202,13 +203,13 @@ impl Handle {
     }
 
     /// The slot of what may be used. Opened with O_PATH it only names something.
-    pub(crate) fn usable(&self) -> Result<&'static Slot, Errno> {
+    pub(crate) fn usable(&self) -> Result<&Slot, Errno> {
         let slot = self.slot()?;
         let path_only = slot.flags.load(Ordering::Relaxed) as i32 & libc::O_PATH != 0;
         if path_only { Err(Errno::BADF) } else { Ok(slot) }
     }
 
-    fn readable(&self) -> Result<&'static Slot, Errno> {
+    fn readable(&self) -> Result<&Slot, Errno> {
         let slot = self.usable()?;
         if slot.flags.load(Ordering::Relaxed) as i32 & libc::O_ACCMODE == libc::O_WRONLY {
             return Err(Errno::BADF);
@@ -216,7 +217,7 @@ impl Handle {
         if self.directory { Err(Errno::ISDIR) } else { Ok(slot) }
     }
 
-    pub(crate) fn writable(&self) -> Result<&'static Slot, Errno> {
+    pub(crate) fn writable(&self) -> Result<&Slot, Errno> {
         let slot = self.usable()?;
         let read_only = slot.flags.load(Ordering::Relaxed) as i32 & libc::O_ACCMODE == libc::O_RDONLY;
         if read_only || self.directory {
@@ -243,7 +244,7 @@ impl Handle {
     #[inline]
     pub(crate) fn in_blocks(&self) -> Option<Blocks<'_>> {
         let known = self.layouts.newest()?;
-        let Handle { client, ino, id, ref local, .. } = *self;
+        let Handle { ref client, ino, id, ref local, .. } = *self;
         Some(Blocks { client, ino, id, known, layout: &known.layout, local })
     }
 

@@ -20,6 +20,7 @@ use bivouac_node::fences::{Reading, Under};
 use bivouac_proto::Errno;
 use bivouac_proto::data::{Access, DataRequest};
 use rustix::fd::BorrowedFd;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 
 /// The sub-files of one file that were passed so far, by server number.
@@ -41,7 +42,7 @@ struct Passed {
     file: Hidden,
     under: Under,
     /// The page of the server that passed it.
-    fences: &'static FencePage,
+    fences: Arc<FencePage>,
     /// Which succession of the server passed it. Another one stores nothing in it.
     succession: u32,
     /// The epoch of a map by which that succession has the server's number: see [`Passed::is_of_now`].
@@ -107,7 +108,7 @@ impl SubFiles {
     #[inline]
     pub(crate) fn get(
         &self,
-        (client, map): (&'static Client, &Map),
+        (client, map): (&Client, &Map),
         server: ServerId,
         (ino, known): (Ino, &Known),
         create: bool,
@@ -143,7 +144,7 @@ impl Place {
     #[cold]
     fn fetch(
         &self,
-        (client, map): (&'static Client, &Map),
+        (client, map): (&Client, &Map),
         server: ServerId,
         (ino, known): (Ino, &Known),
         access: Access,
@@ -231,7 +232,7 @@ impl<'a> SubFile<'a> {
     }
 
     #[inline]
-    fn reading(&self) -> Option<Reading<'static>> {
+    fn reading(&self) -> Option<Reading<'a>> {
         match self.is_copy {
             true => self.passed.fences.read_copy(&self.passed.under),
             false => self.passed.fences.read(&self.passed.under),

@@ -20,7 +20,7 @@ use bivouac_proto::agent::AgentRequest;
 use bivouac_proto::meta::{KERNEL, LockOwner, LockRange, MetaReply, MetaRequest};
 use rustix::fd::BorrowedFd;
 use std::collections::{HashMap, HashSet};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// How long one turn of waiting takes at the server, milliseconds.
@@ -49,14 +49,14 @@ pub enum LockKind {
 
 /// As long as this lives, or, if it is forgotten, as long as this process does, blocks of a file stay where they are.
 pub struct KeptBlocks {
-    client: &'static Client,
+    client: Arc<Client>,
     ino: Ino,
     owner: LockOwner,
 }
 
 impl Drop for KeptBlocks {
     fn drop(&mut self) {
-        let KeptBlocks { client, ino, owner } = *self;
+        let KeptBlocks { ref client, ino, owner } = *self;
         // If this fails, they stay until this process ends.
         let _ = client.table().note_unlock(ino, owner, 0, u64::MAX);
         let _ = client.meta_on(ino, &MetaRequest::Unlock { ino, owner, start: 0, end: u64::MAX });
@@ -224,7 +224,7 @@ impl Handle {
         static NUMBERS: AtomicU32 = AtomicU32::new(0);
         let number = KERNEL | NUMBERS.fetch_add(1, Ordering::Relaxed);
         let owner = self.owner(LockKind::Member(number))?;
-        let kept = KeptBlocks { client: self.client(), ino: self.ino(), owner };
+        let kept = KeptBlocks { client: self.client().clone(), ino: self.ino(), owner };
         let begun = monotonic();
         loop {
             match self.lock_waiting(LockKind::Member(number), false, 0, u64::MAX, &|_| false) {

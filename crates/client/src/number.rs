@@ -103,7 +103,7 @@ impl Client {
     }
 
     /// Opens a file; `flags` as for `open(2)`, of which O_CREAT and O_EXCL do not count.
-    pub fn open_number(&'static self, ino: Ino, flags: i32) -> Result<OpenedFile, Errno> {
+    pub fn open_number(self: &Arc<Self>, ino: Ino, flags: i32) -> Result<OpenedFile, Errno> {
         self.opening(flags, |how, open| {
             let mut record = [0; INLINE_MAX];
             let before = self.before(ino.shard());
@@ -125,7 +125,7 @@ impl Client {
     /// Makes a file and opens it; if there is one and O_EXCL is not among the flags, opens that. A symbolic
     /// link is ELOOP. `mode` with the umask applied.
     pub fn create_name(
-        &'static self,
+        self: &Arc<Self>,
         dir: Ino,
         name: &[u8],
         flags: i32,
@@ -162,7 +162,7 @@ impl Client {
     }
 
     /// Makes a file without a name, for a directory, and opens it: O_TMPFILE. `mode` with the umask applied.
-    pub fn create_nameless(&'static self, dir: Ino, flags: i32, mode: u16) -> Result<OpenedFile, Errno> {
+    pub fn create_nameless(self: &Arc<Self>, dir: Ino, flags: i32, mode: u16) -> Result<OpenedFile, Errno> {
         let exclusive = flags & libc::O_EXCL != 0;
         self.opening(flags, |how, open| {
             let how = OpenHow { create: Some(Create { mode, exclusive }), truncate: false, ..how };
@@ -175,7 +175,7 @@ impl Client {
 
     /// Takes a slot for a description, opens with it, and gives it back unless that was a regular file.
     fn opening(
-        &'static self,
+        self: &Arc<Self>,
         flags: i32,
         open: impl FnOnce(OpenHow, OpenId) -> Result<Registered, Errno>,
     ) -> Result<OpenedFile, Errno> {
@@ -209,7 +209,7 @@ impl Client {
         }
     }
 
-    fn described(&'static self, id: SlotId, attr: &Attr, flags: i32) -> Result<Handle, Errno> {
+    fn described(self: &Arc<Self>, id: SlotId, attr: &Attr, flags: i32) -> Result<Handle, Errno> {
         let slot = self.table().slot(id).ok_or(Errno::BADF)?;
         slot.ino.store(attr.ino.0, Ordering::Relaxed);
         slot.flags.store((flags & !(libc::O_CREAT | libc::O_EXCL | libc::O_TRUNC)) as u32, Ordering::Relaxed);

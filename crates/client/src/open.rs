@@ -61,14 +61,14 @@ enum Found {
 impl Client {
     /// Opens; `flags` as for `open(2)`, `mode` with the umask applied. The description has no placeholder
     /// yet: make one in the node's table, or close the description with [`Client::closed`].
-    pub fn open(&'static self, start: Ino, path: &[u8], flags: i32, mode: u32) -> Result<Arc<Handle>, Fail> {
+    pub fn open(self: &Arc<Self>, start: Ino, path: &[u8], flags: i32, mode: u32) -> Result<Arc<Handle>, Fail> {
         self.open_after(|_| Ok(()), start, path, flags, mode).map(|(handle, ())| handle)
     }
 
     /// Opens, as [`Client::open`]. `before` runs as soon as the description has its slot in the table; if it
     /// fails, nothing is opened, made or truncated.
     pub fn open_after<T>(
-        &'static self,
+        self: &Arc<Self>,
         before: impl FnOnce(SlotId) -> Result<T, Errno>,
         start: Ino,
         path: &[u8],
@@ -97,7 +97,7 @@ impl Client {
     /// ENXIO for what is no file. `mode` is that of a file that O_TMPFILE makes in a directory; `before` is
     /// as for [`Client::open_after`].
     pub fn open_again<T>(
-        &'static self,
+        self: &Arc<Self>,
         before: impl FnOnce(SlotId) -> Result<T, Errno>,
         handle: &Handle,
         flags: i32,
@@ -116,7 +116,7 @@ impl Client {
     /// Makes a description of what `find` finds under its number, and the directory and name where it found
     /// it.
     fn opened<T>(
-        &'static self,
+        self: &Arc<Self>,
         flags: i32,
         before: impl FnOnce(SlotId) -> Result<T, Errno>,
         find: impl FnOnce(OpenId) -> Result<(Found, Option<(Ino, Vec<u8>)>), Fail>,
@@ -147,7 +147,7 @@ impl Client {
     }
 
     fn filled(
-        &'static self,
+        self: &Arc<Self>,
         id: SlotId,
         found: Found,
         flags: i32,
@@ -397,7 +397,7 @@ impl Client {
     }
 
     /// A process's view of a description that it got by fork, by exec, or through a socket.
-    pub fn adopt(&'static self, id: SlotId) -> Result<Arc<Handle>, Errno> {
+    pub fn adopt(self: &Arc<Self>, id: SlotId) -> Result<Arc<Handle>, Errno> {
         let slot = self.table().slot(id).ok_or(Errno::BADF)?;
         let ino = Ino(slot.ino.load(Ordering::Relaxed));
         let kind = slot.kind.load(Ordering::Acquire);

@@ -26,6 +26,7 @@ use bivouac_proto::{Errno, Header, Kind, Reply, Request};
 use bivouac_transport::engine::{self, Answered, Budget};
 use bivouac_transport::{ConnectOptions, Connection, Endpoint, Outgoing, Peer, Refusals, TransportError};
 use rustix::fd::AsFd;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -88,7 +89,7 @@ pub struct Client {
 
 impl Client {
     /// Begins: connects to the node's agent and takes part in the deployment that `environment` names.
-    pub fn attach(environment: &Environment) -> Result<Client, ClientError> {
+    pub fn attach(environment: &Environment) -> Result<Arc<Client>, ClientError> {
         let uid = rustix::process::getuid().as_raw();
         let key = find_key(environment, uid)?;
         let credentials = present_credentials();
@@ -151,7 +152,7 @@ impl Client {
             local_access: local_access(),
         };
         client.agents.give(link, client.fork.count());
-        Ok(client)
+        Ok(Arc::new(client))
     }
 
     /// The node's table of open descriptions.

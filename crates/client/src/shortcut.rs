@@ -69,7 +69,7 @@ impl Shared {
 impl Client {
     /// A process's view of a mount's description, of which it holds a descriptor. ESTALE if it is not one of
     /// this node's.
-    pub fn join(&'static self, shared: Shared) -> Result<Arc<Handle>, Errno> {
+    pub fn join(self: &Arc<Self>, shared: Shared) -> Result<Arc<Handle>, Errno> {
         let slot = self.table().slot(shared.slot).ok_or(Errno::STALE)?;
         let same = slot.ino.load(Ordering::Relaxed) == shared.ino.0
             && slot.kind.load(Ordering::Acquire) == KIND_FILE

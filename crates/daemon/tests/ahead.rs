@@ -12,10 +12,11 @@ use bivouac_proto::meta::SetAttr;
 use bivouac_testing::HANG;
 use bivouac_transport::Endpoint;
 use common::{Cluster, cluster};
+use std::sync::Arc;
 
 /// Another client.
-fn second(c: &Cluster) -> &'static Client {
-    Box::leak(Box::new(Client::attach(&c.environment).expect("attached")))
+fn second(c: &Cluster) -> Arc<Client> {
+    Client::attach(&c.environment).expect("attached")
 }
 
 /// Requests to the metadata that all servers have served.
@@ -44,8 +45,8 @@ fn tree(c: &Cluster, count: usize) {
 fn what_changes_after_it_was_looked_at_ahead_is_seen() {
     let mut mine = cluster("ahead", 4);
     tree(&mine, 60);
-    let (me, other) = (second(&mine), mine.client);
-    mine.client = me;
+    let me = second(&mine);
+    let other = std::mem::replace(&mut mine.client, me.clone());
     for round in 0..5 {
         // All are asked about and listed, and so known.
         let children = mine.names("t");

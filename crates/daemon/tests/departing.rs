@@ -38,7 +38,7 @@ fn settled(cluster: &Cluster) -> Vec<ServerId> {
 /// Works until it is told to stop: how many rounds, and how long the longest operation took.
 fn work(cluster: &Cluster, stop: &AtomicBool) -> (u32, Duration) {
     let (mut rounds, mut worst) = (0, Duration::ZERO);
-    let client = cluster.client;
+    let client = &cluster.client;
     let mut timed = |what: &mut dyn FnMut()| {
         let begun = Instant::now();
         what();

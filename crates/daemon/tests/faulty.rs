@@ -47,7 +47,7 @@ impl Random {
 
 /// What the programs share.
 struct Work<'c> {
-    client: &'static Client,
+    client: Arc<Client>,
     cluster: &'c Cluster,
     stop: AtomicBool,
     done: AtomicU64,
@@ -66,7 +66,7 @@ impl Work<'_> {
 
     /// Makes, renames, links and removes names in a directory: they are those that there should be.
     fn names(&self) {
-        let (client, root) = (self.client, Ino::ROOT);
+        let (client, root) = (&self.client, Ino::ROOT);
         let mut random = Random(self.seed);
         client.mkdir(root, b"names", 0o755).expect("made");
         let mut there = BTreeSet::new();
@@ -250,7 +250,7 @@ fn nothing_is_lost_or_done_twice_behind_a_bad_network() {
                 announced
             });
         let (stop, done) = (AtomicBool::new(false), AtomicU64::new(0));
-        let work = Work { client: cluster.client, cluster: &cluster, stop, done, seed };
+        let work = Work { client: cluster.client.clone(), cluster: &cluster, stop, done, seed };
         work.open("count").pwrite(0, &[IoSlice::new(&[0; 8])]).expect("written");
         proxies.iter().for_each(|proxy| proxy.set(faults()));
         let (appended, counted) = std::thread::scope(|scope| {

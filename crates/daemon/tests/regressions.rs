@@ -186,7 +186,7 @@ fn nobody_reaches_a_file_by_the_old_path_once_its_directory_was_renamed() {
     let c = cluster("r-rename", 3);
     c.client.mkdir(Ino::ROOT, b"a", 0o755).expect("made");
     c.write("a/f", b"x");
-    let other: &'static Client = Box::leak(Box::new(Client::attach(&c.environment).expect("attached")));
+    let other = Client::attach(&c.environment).expect("attached");
     // 4n: `a` is there; 4n + 2: it was renamed; odd: under way.
     let phase = AtomicU64::new(0);
     let stop = AtomicBool::new(false);
@@ -218,7 +218,7 @@ fn nobody_reaches_a_file_by_the_old_path_once_its_directory_was_renamed() {
 #[test]
 fn a_rename_that_is_refused_for_one_path_knows_when_the_other_is_out_of_date() {
     let c = cluster("r-rename-stale", 3);
-    let other: &'static Client = Box::leak(Box::new(Client::attach(&c.environment).expect("attached")));
+    let other = Client::attach(&c.environment).expect("attached");
     let long = "n".repeat(256);
     for (from, to) in [(".", "gone/x"), ("gone/x", "."), (&long[..], "gone/x")] {
         c.client.mkdir(Ino::ROOT, b"gone", 0o755).expect("made");

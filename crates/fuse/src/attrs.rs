@@ -152,7 +152,7 @@ impl Call<'_> {
         let (uid, gid) = (fields.u32()?, fields.u32()?);
         let has = |bit: u32| valid & bit != 0;
         let ino = self.ino();
-        let client = self.face.client;
+        let client = &self.face.client;
 
         let mut shown = None;
         if has(set::SIZE) {

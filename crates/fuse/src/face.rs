@@ -22,7 +22,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 /// A served mount.
 pub(crate) struct Face {
-    pub(crate) client: &'static Client,
+    pub(crate) client: Arc<Client>,
     /// What is mounted.
     pub(crate) tree: Tree,
     /// Files can be read past the page cache and still be mapped.
@@ -75,15 +75,15 @@ impl From<Short> for Errno {
 
 impl Face {
     /// `capabilities`: what the kernel agreed to; `device`: a way to it.
-    pub(crate) fn new(client: &'static Client, terms: Terms, capabilities: u64, device: Channel) -> Face {
+    pub(crate) fn new(client: Arc<Client>, terms: Terms, capabilities: u64, device: Channel) -> Face {
         let direct = capabilities & init::DIRECT_IO_ALLOW_MMAP != 0;
         Face {
-            client,
             tree: terms.tree,
             direct,
             lists: capabilities & init::POSIX_ACL != 0,
             user: client.user(),
-            groups: Groups::new(client, terms.alone),
+            groups: Groups::new(&client, terms.alone),
+            client,
             files: Handles::default(),
             directories: Handles::default(),
             lockers: Lockers::default(),

@@ -90,7 +90,7 @@ impl Call<'_> {
         let (flags, mode) = (self.fields.u32()? as i32, self.fields.u32()? as u16 & 0o7777);
         self.fields.skip(8)?;
         let name = self.fields.name()?;
-        let client = self.face.client;
+        let client = &self.face.client;
         // The kernel found no such name, and so has checked no permission on a file. If the name exists now,
         // a caller without privilege has to look again.
         let strict = self.asked.uid != 0 && self.asked.uid != self.face.user.0;

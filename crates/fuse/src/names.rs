@@ -24,7 +24,7 @@ impl Call<'_> {
 
     pub(crate) fn lookup(&mut self) -> Result<Answer, Errno> {
         let name = self.fields.name()?;
-        let client = self.face.client;
+        let client = &self.face.client;
         let attr = match name {
             // Walking a path never needs these two. They are for file handles, which the kernel makes from
             // inode numbers (`open_by_handle_at`).

@@ -46,7 +46,7 @@ impl Terms {
 }
 
 /// Serves a mount until it is gone. Each descriptor of the device gets a thread.
-pub fn serve(client: &'static Client, terms: Terms, device: Device) -> Result<(), FuseError> {
+pub fn serve(client: Arc<Client>, terms: Terms, device: Device) -> Result<(), FuseError> {
     let channels: Vec<Channel> = device.into_descriptors().into_iter().map(Channel::new).collect();
     let Some(first) = channels.first() else { return Ok(()) };
     let Some(capabilities) = greet(first, terms.wanted())? else { return Ok(()) };

@@ -52,13 +52,14 @@ pub use wire::{Direction, Setup};
 
 use bivouac_client::Client;
 use std::io::{self, Read, Write};
+use std::sync::Arc;
 
 /// Works for a coordinator until it closes `input`: then the caller must end the process, in which threads
 /// may still be copying. `attach` finds the deployment.
 pub fn work(
     input: impl Read,
     output: impl Write + Send + 'static,
-    attach: impl FnOnce(&Setup) -> Result<&'static Client, String>,
+    attach: impl FnOnce(&Setup) -> Result<Arc<Client>, String>,
 ) -> io::Result<()> {
     worker::work(
         input,
@@ -66,8 +67,8 @@ pub fn work(
         || std::process::exit(1),
         |setup| {
             let client = attach(setup)?;
-            let (backend, inside) = (Box::new(local::Local), Box::new(mount::Mount::new(client)));
             let node = client.node().0;
+            let (backend, inside) = (Box::new(local::Local), Box::new(mount::Mount::new(client)));
             Ok(match setup.direction {
                 Direction::In => worker::Trees { from: backend, to: inside, node },
                 Direction::Out => worker::Trees { from: inside, to: backend, node },

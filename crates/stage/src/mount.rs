@@ -17,17 +17,17 @@ const LISTED_AT_ONCE: u32 = 4096;
 
 /// Paths are relative to the mount; the empty one is the mount itself.
 pub(crate) struct Mount {
-    client: &'static Client,
+    client: Arc<Client>,
 }
 
 impl Mount {
-    pub(crate) fn new(client: &'static Client) -> Mount {
+    pub(crate) fn new(client: Arc<Client>) -> Mount {
         Mount { client }
     }
 
     fn open_with(&self, path: &[u8], flags: OFlags) -> io::Result<MountFile> {
         let handle = self.client.open(Ino::ROOT, named(path), flags.bits() as i32, 0o600).map_err(failed)?;
-        Ok(MountFile { client: self.client, handle })
+        Ok(MountFile { client: self.client.clone(), handle })
     }
 
     /// Makes an entry, replacing an existing one.
@@ -266,7 +266,7 @@ impl Tree for Mount {
 }
 
 struct MountFile {
-    client: &'static Client,
+    client: Arc<Client>,
     handle: Arc<Handle>,
 }
 

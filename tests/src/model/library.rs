@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 /// One client of a deployment.
 pub struct Library {
-    client: &'static Client,
+    client: Arc<Client>,
     here: Ino,
     slots: [Option<Open>; SLOTS as usize],
 }
@@ -42,7 +42,7 @@ impl Library {
     /// A client of a deployment, by the variables that its programs have.
     pub fn attach(environment: &Environment) -> Library {
         let client = Client::attach(environment).expect("the deployment answers");
-        Library { client: Box::leak(Box::new(client)), here: Ino::ROOT, slots: Default::default() }
+        Library { client, here: Ino::ROOT, slots: Default::default() }
     }
 
     /// Carries an order out. Paths of directories are absolute.
@@ -81,7 +81,7 @@ impl Library {
     }
 
     fn call(&mut self, call: &Call) -> Outcome {
-        let (client, here) = (self.client, self.here);
+        let (client, here) = (self.client.clone(), self.here);
         if let Some(slot) = more_than_a_path(call)
             && self.handle(slot)?.flags() & libc::O_PATH != 0
         {

@@ -75,9 +75,9 @@ pub fn work() -> Result<(), Error> {
     if order.restores {
         let text = std::fs::read(&order.file).map_err(|error| Error::file("read", &order.file, error))?;
         let all: Vec<Own> = serde_json::from_slice(&text).map_err(|error| failed(error.into()))?;
-        return all.iter().try_for_each(|own| make(client, own).map_err(|fail| on_path(&own.0, &fail)));
+        return all.iter().try_for_each(|own| make(&client, own).map_err(|fail| on_path(&own.0, &fail)));
     }
-    let all = own_layouts(client)?;
+    let all = own_layouts(&client)?;
     let text = serde_json::to_vec(&all).map_err(|error| failed(error.into()))?;
     let write = || -> std::io::Result<()> {
         let mut file = std::fs::File::create(&order.file)?;
@@ -99,7 +99,7 @@ fn on_path(path: &[u8], fail: &Fail) -> Error {
 }
 
 /// All files that have other layouts than new ones in their directories.
-fn own_layouts(client: &'static Client) -> Result<Vec<Own>, Error> {
+fn own_layouts(client: &Client) -> Result<Vec<Own>, Error> {
     let defaults = client.deployment_map().defaults();
     let (mut found, mut left) = (Vec::new(), VecDeque::from([(Ino::ROOT, Vec::new())]));
     while let Some((dir, path)) = left.pop_front() {
@@ -159,7 +159,7 @@ fn own_layout(layout: &FileLayout, directory: &Template, defaults: &Template) ->
 }
 
 /// Makes a file with a layout, and the directories above it.
-fn make(client: &'static Client, (path, text): &Own) -> Result<(), Fail> {
+fn make(client: &Client, (path, text): &Own) -> Result<(), Fail> {
     let exists = |made: Result<(), Fail>| match made {
         Err(Fail::Errno(Errno::EXIST)) => Ok(()),
         made => made,

@@ -25,7 +25,7 @@ pub struct Cluster {
     pub map: Map,
     pub key: Key,
     pub environment: Environment,
-    pub client: &'static Client,
+    pub client: Arc<Client>,
     _storage: tempfile::TempDir,
 }
 
@@ -137,7 +137,7 @@ fn cluster_begun(name: &str, servers: u16, begin: impl FnOnce(Founding, &mut Con
         name,
         mount: "/bivouac".into(),
     };
-    let client = Box::leak(Box::new(Client::attach(&environment).expect("attached")));
+    let client = Client::attach(&environment).expect("attached");
     Cluster { daemons, map, key: KEY, environment, client, _storage: storage }
 }
 

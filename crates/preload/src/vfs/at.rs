@@ -11,6 +11,7 @@ use bivouac_client::{Client, Fail};
 use bivouac_layout::Ino;
 use bivouac_proto::Errno;
 use std::ffi::{CStr, CString};
+use std::sync::Arc;
 
 /// How often a path may lead out of the mount and back.
 const MAX_TURNS: u32 = 40;
@@ -22,7 +23,7 @@ pub fn at<T>(
     path: &CStr,
     follow: bool,
     kernel: impl Fn(i32, &CStr) -> Result<T, Errno>,
-    inside: impl Fn(&'static Client, Ino, &[u8]) -> Result<T, Fail>,
+    inside: impl Fn(&'static Arc<Client>, Ino, &[u8]) -> Result<T, Fail>,
 ) -> Result<T, Errno> {
     if !state::active() {
         return persistent(&[], || kernel(dirfd, path));
@@ -48,7 +49,7 @@ pub(super) fn turns<T>(
     follow: bool,
     mut found: Option<links::Inside>,
     kernel: &impl Fn(i32, &CStr) -> Result<T, Errno>,
-    inside: &impl Fn(&'static Client, Ino, &[u8]) -> Result<T, Fail>,
+    inside: &impl Fn(&'static Arc<Client>, Ino, &[u8]) -> Result<T, Fail>,
 ) -> Result<T, Errno> {
     let mut outside: Option<CString> = None;
     for _ in 0..MAX_TURNS {

@@ -9,6 +9,7 @@ use bivouac_layout::Ino;
 use bivouac_proto::meta::{CHOWN_AS_IT_IS, SetAttr, SetTime};
 use bivouac_proto::{Attr, Errno};
 use std::ffi::CStr;
+use std::sync::Arc;
 
 /// The device number that files of the mount show: no driver's (major 0xB1), so that it is never a real
 /// device's.
@@ -332,7 +333,7 @@ fn set_at(
         return state::apart(|| file.set_attr(set));
     }
     let path = meant(dirfd, path, flags);
-    at(dirfd, path, follow, kernel, |client: &Client, start: Ino, path: &[u8]| {
+    at(dirfd, path, follow, kernel, |client: &Arc<Client>, start: Ino, path: &[u8]| {
         check_flags(flags, SETTING)?;
         if !follow && set.mode.is_some() {
             let attr = client.stat(start, path, false)?;

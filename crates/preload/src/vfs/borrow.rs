@@ -10,6 +10,7 @@ use super::state::make_client;
 use bivouac_client::Client;
 use bivouac_node::process;
 use bivouac_proto::Errno;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
 /// The number of threads whose children have such a place. What children of further threads use is leaked.
@@ -21,7 +22,7 @@ struct Kept {
     thread: AtomicUsize,
     /// The child that used it last.
     pid: AtomicUsize,
-    client: AtomicPtr<Client>,
+    client: AtomicPtr<Arc<Client>>,
     /// What the child has lent, newest first.
     lent: AtomicPtr<Lent>,
 }
@@ -83,7 +84,7 @@ fn mine() -> Option<&'static Kept> {
 
 /// The client of this child.
 #[cold]
-pub fn client() -> Result<&'static Client, Errno> {
+pub fn client() -> Result<&'static Arc<Client>, Errno> {
     let Some(kept) = mine() else { return make_client() };
     let known = kept.client.load(Ordering::Acquire);
     // SAFETY: never freed.

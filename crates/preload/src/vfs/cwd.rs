@@ -15,12 +15,13 @@
 
 use super::scratch::{Scratch, Text};
 use super::{fds, state};
-use bivouac_client::Fail;
+use bivouac_client::{Client, Fail};
 use bivouac_layout::Ino;
 use bivouac_node::{Fd, process};
 use bivouac_proto::Errno;
 use rustix::fd::AsRawFd;
 use std::ffi::CStr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Where the process is.
@@ -220,14 +221,14 @@ fn directory(client: &bivouac_client::Client, start: Ino, path: &[u8]) -> Result
 /// `chdir(2)`.
 pub fn chdir(path: &CStr) -> Result<(), Errno> {
     let kernel = |_: i32, path: &CStr| changing(|| sys!(SYS_chdir, path.as_ptr()));
-    let inside = |client: &_, start: Ino, path: &[u8]| Ok(enter(directory(client, start, path)?)?);
+    let inside = |client: &Arc<Client>, start: Ino, path: &[u8]| Ok(enter(directory(client, start, path)?)?);
     super::at::at(libc::AT_FDCWD, path, true, kernel, inside)
 }
 
 /// A descriptor of the kernel's for a directory of the mount that `path` names (its mirror), for children
 /// whose working directory is set by others; `None` when it is not in the mount.
 pub fn kernel_directory(dirfd: i32, path: &CStr) -> Result<Option<Fd>, Errno> {
-    let inside = |client: &_, start: Ino, path: &[u8]| Ok(Some(mirror(directory(client, start, path)?)?));
+    let inside = |client: &Arc<Client>, start: Ino, path: &[u8]| Ok(Some(mirror(directory(client, start, path)?)?));
     super::at::at(dirfd, path, true, |_, _| Ok(None), inside)
 }
 

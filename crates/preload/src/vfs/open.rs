@@ -101,7 +101,7 @@ fn open_descriptor(file: &File, flags: i32, mode: u32) -> Result<i32, Errno> {
     })
 }
 
-fn open_inside(client: &'static Client, start: Ino, path: &[u8], flags: i32, mode: u32) -> Result<i32, Fail> {
+fn open_inside(client: &'static Arc<Client>, start: Ino, path: &[u8], flags: i32, mode: u32) -> Result<i32, Fail> {
     let mode = state::masked(mode & 0o7777);
     let opened = client.open_after(|id| early(client, id, flags), start, path, flags, mode)?;
     Ok(placed(client, opened, flags)?)

@@ -15,6 +15,7 @@ use bivouac_node::release::monotonic;
 use bivouac_node::{Environment, process};
 use bivouac_proto::Errno;
 use std::ffi::{CStr, c_char};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 const UNDECIDED: u8 = 0;
@@ -25,7 +26,7 @@ const BESIDE: u8 = 3;
 static MODE: AtomicU8 = AtomicU8::new(UNDECIDED);
 static CONFIG: AtomicPtr<Environment> = AtomicPtr::new(std::ptr::null_mut());
 static ROOTS: AtomicPtr<Roots<'static>> = AtomicPtr::new(std::ptr::null_mut());
-static CLIENT: AtomicPtr<Client> = AtomicPtr::new(std::ptr::null_mut());
+static CLIENT: AtomicPtr<Arc<Client>> = AtomicPtr::new(std::ptr::null_mut());
 /// The state of attaching: 0 for none; the process (upper half) and the thread that attaches now; or
 /// [`FAILED`] and when that was, milliseconds.
 static ATTACHING: AtomicU64 = AtomicU64::new(0);
@@ -213,7 +214,7 @@ pub fn has_client() -> bool {
 /// Sends servers the closes that were kept, because this program is about to end.
 pub fn tell_closes() {
     if has_client() && !borrowed() {
-        let _ = boundary::attempt(|| client().map(Client::tell_closes));
+        let _ = boundary::attempt(|| client().map(|client| client.tell_closes()));
     }
 }
 
@@ -221,7 +222,7 @@ pub fn tell_closes() {
 ///
 /// A `vfork` child gets one of its own ([`super::borrow`]): connections that it makes are descriptors of its
 /// own, which must not come into its parent's pools.
-pub fn client() -> Result<&'static Client, Errno> {
+pub fn client() -> Result<&'static Arc<Client>, Errno> {
     if borrowed() {
         return super::borrow::client();
     }
@@ -234,7 +235,7 @@ pub fn client() -> Result<&'static Client, Errno> {
 }
 
 #[cold]
-fn attach() -> Result<&'static Client, Errno> {
+fn attach() -> Result<&'static Arc<Client>, Errno> {
     let process = u64::from(process::pid()) << 32;
     let me = process | u64::from(process::tid());
     loop {
@@ -276,7 +277,7 @@ fn millis() -> u32 {
     (monotonic() / 1_000_000) as u32
 }
 
-pub(super) fn make_client() -> Result<&'static Client, Errno> {
+pub(super) fn make_client() -> Result<&'static Arc<Client>, Errno> {
     let environment = environment().ok_or(Errno::IO)?;
     let attached = boundary::attempt(|| Client::attach(environment));
     match attached {

@@ -19,6 +19,7 @@ use bivouac_proto::attr::PATH_MAX;
 use bivouac_proto::{Attr, Errno};
 use rustix::fs::{Mode, OFlags};
 use std::ffi::CStr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// So many looks go through the kernel before the client is asked: most processes look at a few paths only,
@@ -129,7 +130,7 @@ fn is_of(device: u64, line: &[u8]) -> bool {
 fn ask<T>(
     dirfd: i32,
     path: &CStr,
-    look: impl FnOnce(&'static Client, Ino, &[u8]) -> Result<Option<T>, Fail>,
+    look: impl FnOnce(&'static Arc<Client>, Ino, &[u8]) -> Result<Option<T>, Fail>,
 ) -> Option<Result<T, Errno>> {
     let path = path.to_bytes();
     if path.is_empty() || path.len() > PATH_MAX {
