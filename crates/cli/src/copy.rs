@@ -8,14 +8,15 @@ use crate::home::{Home, Record as Deployment};
 use crate::text::{count, plural, size};
 use crate::workers;
 use bivouac_client::Client;
+use bivouac_client::host::Plain;
 use bivouac_node::Environment;
 use bivouac_stage::{Direction, Filter, Job, Options, Others, Record, Report, StageError, WhenNamed};
 use std::ffi::OsString;
 use std::io::{IsTerminal, Read};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Component, Path, PathBuf};
-use std::sync::atomic::AtomicBool;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 /// Most things left out that are named; the number of all is told in any case. (What failed is always named.)
 const SHOWN_LEFT_OUT: usize = 20;
@@ -206,9 +207,11 @@ pub fn copy_all(
     Error::of_all(trees.iter().map(|tree| copy(home, name, tree, direction, how)))
 }
 
-/// A client of a deployment.
+/// A client of a deployment. (It has descriptors of files on this node, as many as the process may have.)
 pub fn client(name: &str, environment: &Environment) -> Result<Arc<Client>, Error> {
-    Client::attach(environment).map_err(|e| Error::Unanswered {
+    // With fewer of them it works, too.
+    let _ = bivouac_transport::raise_descriptor_limit();
+    Client::attach(environment, &Plain).map_err(|e| Error::Unanswered {
         cause: format!("cannot use {name:?}: {e}"),
         remedy: format!("`bivouac status {name}` shows the deployment"),
     })

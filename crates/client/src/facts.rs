@@ -18,7 +18,7 @@
 //! directory loses search permission ([`crate::moves`]). A thread that finds the lock of this cache taken
 //! goes on as if nothing were known.
 
-use crate::hidden::Hidden;
+use crate::host::OwnFd;
 use crate::moves::Reached;
 use crate::own::Runs;
 use crate::rpc::To;
@@ -31,8 +31,8 @@ use bivouac_proto::meta::{MetaReply, MetaRequest};
 use bivouac_proto::node::NodeRequest;
 use rustix::fd::AsFd;
 use std::collections::HashMap;
-use std::sync::{Arc, RwLock};
 use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::{Arc, RwLock};
 
 /// When there are so many facts of a kind, all of them are dropped.
 const KEPT: usize = 1 << 17;
@@ -57,7 +57,7 @@ struct Fences {
     /// Of which succession of the server: another process may have its number since, on the same node.
     succession: u32,
     /// Kept for a server that follows when this one is killed: it looks for the page in `/proc`.
-    _for_server: Hidden,
+    _for_server: OwnFd,
 }
 
 /// A server's page as far as it is known: null before it was asked for, [`Shared::ABSENT`] where there is
@@ -256,7 +256,8 @@ impl Client {
         match self.node_memory(server, NodeRequest::Fences) {
             Ok(memory) => {
                 let page = FencePage::attach(memory.as_fd()).ok().map(Arc::new);
-                let page = page.map(|page| Fences { page, succession, _for_server: Hidden::new(memory) });
+                let keep = |page| Fences { page, succession, _for_server: OwnFd::new(self.host(), memory) };
+                let page = page.map(keep);
                 match (known, page) {
                     (None, page) => place.set(page),
                     (Some(known), Some(page)) => place.replace(known, page),

@@ -5,7 +5,7 @@
 //! connection carries a request slot of the session: it has one request under way at most, which is what
 //! gives requests their identity.
 
-use crate::hidden::Claim;
+use crate::host::{Host, Number};
 use bivouac_node::process;
 use bivouac_transport::Connection;
 use bivouac_transport::engine::Lane;
@@ -14,26 +14,31 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 /// A connection with what belongs to it.
 pub(crate) struct Link {
     pub(crate) lane: Lane,
-    claim: Claim,
+    number: Number,
     /// Fork count of the process that made it: it must not be used after a fork.
     fork_count: u64,
     /// Which succession of its server it leads to: another process may have the server's number since.
     succession: u32,
-    /// The `vfork` child that made it, if it was one: the descriptor exists only in that child. Otherwise 0.
-    borrower: u32,
+    /// The process that made it, if that is another one than that whose memory this is: the descriptor exists only there.
+    borrower: Option<u32>,
 }
 
 impl Link {
-    pub(crate) fn new(connection: Connection, fork_count: u64, slot: u32, succession: u32) -> Link {
-        let claim = Claim::new(connection.fd());
-        let process = process::real_pid();
-        let borrower = if process == process::pid() { 0 } else { process };
-        Link { lane: Lane::new(connection, slot), claim, fork_count, succession, borrower }
+    pub(crate) fn new(
+        host: &dyn Host,
+        connection: Connection,
+        fork_count: u64,
+        slot: u32,
+        succession: u32,
+    ) -> Link {
+        let number = Number::new(host, connection.fd());
+        let borrower = host.borrower();
+        Link { lane: Lane::new(connection, slot), number, fork_count, succession, borrower }
     }
 
     /// Whether it is as good as when it was taken.
     pub(crate) fn works(&self) -> bool {
-        self.claim.holds() && !self.lane.connection.is_broken()
+        self.number.holds() && !self.lane.connection.is_broken()
     }
 
     /// Whether it can carry another request.
@@ -43,8 +48,8 @@ impl Link {
 
     /// Gets rid of it. A descriptor number that the program has taken over is left alone.
     pub(crate) fn discard(self) {
-        let here = self.borrower == 0 || self.borrower == process::real_pid();
-        if !self.claim.give_up() || !here {
+        let here = self.borrower.is_none_or(|process| process == process::real_pid());
+        if !self.number.give_up() || !here {
             self.lane.connection.forget_descriptor();
         }
     }

@@ -9,7 +9,7 @@
 //! sub-file has become another local file, a new descriptor is asked for first. Blocks that have copies are only read,
 //! and by descriptors that are good for nothing else: their servers order what is done to them.
 
-use crate::hidden::Hidden;
+use crate::host::OwnFd;
 use crate::layouts::Known;
 use crate::rpc::OUTDATED;
 use crate::session::Client;
@@ -39,7 +39,7 @@ struct Place {
 
 /// A descriptor that was passed.
 struct Passed {
-    file: Hidden,
+    file: OwnFd,
     under: Under,
     /// The page of the server that passed it.
     fences: Arc<FencePage>,
@@ -171,7 +171,7 @@ impl Place {
             }
         };
         let new = Box::into_raw(Box::new(Passed {
-            file: Hidden::new(fd),
+            file: OwnFd::new(client.host(), fd),
             under,
             fences,
             succession,

@@ -20,8 +20,8 @@ use bivouac_proto::agent::AgentRequest;
 use bivouac_proto::meta::{KERNEL, LockOwner, LockRange, MetaReply, MetaRequest};
 use rustix::fd::BorrowedFd;
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 
 /// How long one turn of waiting takes at the server, milliseconds.
 const TURN_MS: u32 = 500;

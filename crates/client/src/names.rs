@@ -2,7 +2,7 @@
 
 use crate::error::Fail;
 use crate::handle::Handle;
-use crate::limits;
+use crate::host;
 use crate::rpc::To;
 use crate::session::Client;
 use crate::walk::{Again, Failing, Last, MAX_GONE, Place, Walk};
@@ -497,10 +497,10 @@ impl Client {
         if size > FILE_MAX {
             return Err(Errno::FBIG);
         }
-        if limits::file_size_limit().is_some_and(|limit| size > limit)
+        if self.size_limit().get().is_some_and(|limit| size > limit)
             && self.exact(*self.attr_of(ino)?)?.size < size
         {
-            return Err(limits::exceeded());
+            return Err(host::exceeded());
         }
         match self.meta_on(ino, &MetaRequest::Truncate { ino, size })? {
             MetaReply::Attr(attr) => Ok(attr),

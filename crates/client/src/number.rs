@@ -5,21 +5,19 @@
 //! check those of this process.
 
 use crate::error::Fail;
-use crate::facts::Contents;
 use crate::handle::Handle;
 use crate::names::{New, none_of, removed};
-use crate::open::how;
+use crate::opening::{Entry, Found, Opened, how};
 use crate::rpc::To;
 use crate::session::Client;
-use crate::walk::{Failing, Last, led_to};
+use crate::walk::Last;
 use bivouac_layout::Ino;
 use bivouac_node::SlotId;
-use bivouac_node::release::{KIND_FILE, Release, release};
-use bivouac_proto::attr::{Attr, FileKind, INLINE_MAX, Store};
+use bivouac_node::release::{Release, release};
+use bivouac_proto::attr::{Attr, FileKind};
 use bivouac_proto::meta::{Create, MetaReply, MetaRequest, OpenHow, SetAttr};
 use bivouac_proto::status::Failure;
 use bivouac_proto::{Errno, OpenId};
-use std::io::IoSliceMut;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -31,14 +29,6 @@ pub struct OpenedFile {
     pub attr: Attr,
     /// Whether it was made just now.
     pub created: bool,
-}
-
-/// What a server has opened.
-struct Registered {
-    attr: Box<Attr>,
-    created: bool,
-    /// What is in the file, if it is small and to be read.
-    contents: Option<Contents>,
 }
 
 impl Client {
@@ -104,22 +94,7 @@ impl Client {
 
     /// Opens a file; `flags` as for `open(2)`, of which O_CREAT and O_EXCL do not count.
     pub fn open_number(self: &Arc<Self>, ino: Ino, flags: i32) -> Result<OpenedFile, Errno> {
-        self.opening(flags, |how, open| {
-            let mut record = [0; INLINE_MAX];
-            let before = self.before(ino.shard());
-            let request = MetaRequest::OpenInode { ino, how, open };
-            match self.meta_with(ino, &request, &[], &mut [IoSliceMut::new(&mut record)])? {
-                (MetaReply::Opened { attr, .. }, length) => {
-                    if attr.kind != FileKind::Symlink {
-                        self.learn_inode(before, &attr, b"");
-                    }
-                    let read = record.get(..length).filter(|_| how.read && attr.store == Store::Inline);
-                    let contents = read.and_then(|read| self.keep(before, &attr, read));
-                    Ok(Registered { attr, created: false, contents })
-                }
-                _ => Err(Errno::PROTO),
-            }
-        })
+        self.opening(flags, |how, open| Ok(Entry::Opened(self.open_registered(ino, how, open)?)))
     }
 
     /// Makes a file and opens it; if there is one and O_EXCL is not among the flags, opens that. A symbolic
@@ -134,28 +109,9 @@ impl Client {
         let exclusive = flags & libc::O_EXCL != 0;
         self.opening(flags, |how, open| {
             let how = OpenHow { create: Some(Create { mode, exclusive }), ..how };
-            let mut record = [0; INLINE_MAX];
-            let found = |attr| Registered { attr, created: false, contents: None };
-            let opened = self.at_last(dir, name, |_, last| {
-                let Last::Name(place) = last else {
-                    return Err(Errno::ISDIR.into());
-                };
-                let into = &mut [IoSliceMut::new(&mut record)];
-                match self.entry(&place, into, |at| MetaRequest::Open { at, how, open })?.0 {
-                    MetaReply::Opened { attr, created, .. } => {
-                        Ok(Registered { attr, created, contents: None })
-                    }
-                    MetaReply::Elsewhere { .. } if exclusive => Err(Errno::EXIST.into()),
-                    MetaReply::Elsewhere { ino, kind: FileKind::File } => {
-                        let request = MetaRequest::OpenInode { ino, how, open };
-                        match self.meta_with(ino, &request, &[], into).map_err(led_to)?.0 {
-                            MetaReply::Opened { attr, .. } => Ok(found(attr)),
-                            _ => Err(Errno::PROTO.into()),
-                        }
-                    }
-                    MetaReply::Elsewhere { ino, .. } => Ok(found(self.attr_of(ino).map_err(led_to)?)),
-                    _ => Err(Failing::from(Errno::PROTO)),
-                }
+            let opened = self.at_last(dir, name, |_, last| match last {
+                Last::Directory(_) => Err(Errno::ISDIR.into()),
+                Last::Name(place) => self.open_entry(&place, how, open),
             });
             opened.map_err(Fail::errno)
         })
@@ -163,61 +119,39 @@ impl Client {
 
     /// Makes a file without a name, for a directory, and opens it: O_TMPFILE. `mode` with the umask applied.
     pub fn create_nameless(self: &Arc<Self>, dir: Ino, flags: i32, mode: u16) -> Result<OpenedFile, Errno> {
-        let exclusive = flags & libc::O_EXCL != 0;
-        self.opening(flags, |how, open| {
-            let how = OpenHow { create: Some(Create { mode, exclusive }), truncate: false, ..how };
-            match self.meta_on(dir, &MetaRequest::MakeTemporary { dir, how, open })? {
-                MetaReply::Opened { attr, .. } => Ok(Registered { attr, created: true, contents: None }),
-                _ => Err(Errno::PROTO),
-            }
+        self.opening(flags, |_, open| {
+            let registered = self.open_new_nameless(dir, flags, mode, open)?;
+            Ok(Entry::Opened(Opened { registered, target: Vec::new() }))
         })
     }
 
-    /// Takes a slot for a description, opens with it, and gives it back unless that was a regular file.
+    /// Makes a description of what `open` opens, if that is a regular file.
     fn opening(
         self: &Arc<Self>,
         flags: i32,
-        open: impl FnOnce(OpenHow, OpenId) -> Result<Registered, Errno>,
+        open: impl FnOnce(OpenHow, OpenId) -> Result<Entry, Errno>,
     ) -> Result<OpenedFile, Errno> {
         let how = OpenHow { directory: false, ..how(flags) };
-        let id = self.table().allocate().map_err(|e| Errno(e.raw_errno() as u16))?;
-        let name = OpenId { agent: self.agent_number(), slot: id.index, incarnation: id.incarnation };
-        let opened = open(how, name).and_then(|opened| match opened.attr.kind {
-            FileKind::File => Ok(opened),
-            FileKind::Directory => Err(Errno::ISDIR),
-            FileKind::Symlink => Err(Errno::LOOP),
-            _ => Err(Errno::NXIO),
-        });
-        let Registered { attr, created, contents } = match opened {
-            Ok(opened) => opened,
-            Err(errno) => {
-                self.give_up(id, &Fail::Errno(errno));
-                return Err(errno);
-            }
+        let file = |id| match open(how, id)? {
+            Entry::Directory(_) => Err(Errno::ISDIR),
+            Entry::Opened(Opened { registered, .. }) => match registered.attr.kind {
+                FileKind::File => Ok(registered),
+                FileKind::Directory => Err(Errno::ISDIR),
+                FileKind::Symlink => Err(Errno::LOOP),
+                _ => Err(Errno::NXIO),
+            },
         };
-        let handle = self.described(id, &attr, flags).map(|mut handle| {
-            handle.contents = contents;
-            handle
-        });
-        let exact = handle.and_then(|handle| Ok((handle, self.exact(*attr)?)));
-        match exact {
-            Ok((handle, attr)) => Ok(OpenedFile { handle: Arc::new(handle), attr, created }),
+        // A mount's description has no name that others could know it by.
+        let found = |id| Ok((Found::File(file(id)?), None));
+        let described = self.described(flags, |_| Ok(()), found).map_err(Fail::errno)?;
+        let (attr, created) = described.file.ok_or(Errno::PROTO)?;
+        match self.exact(*attr) {
+            Ok(attr) => Ok(OpenedFile { handle: Arc::new(described.handle), attr, created }),
             Err(errno) => {
-                self.close_number(id);
+                self.close_number(described.handle.id());
                 Err(errno)
             }
         }
-    }
-
-    fn described(self: &Arc<Self>, id: SlotId, attr: &Attr, flags: i32) -> Result<Handle, Errno> {
-        let slot = self.table().slot(id).ok_or(Errno::BADF)?;
-        slot.ino.store(attr.ino.0, Ordering::Relaxed);
-        slot.flags.store((flags & !(libc::O_CREAT | libc::O_EXCL | libc::O_TRUNC)) as u32, Ordering::Relaxed);
-        slot.size_version.store(attr.size_version, Ordering::Relaxed);
-        slot.kind.store(KIND_FILE, Ordering::Release);
-        let handle = Handle::new(self, id, attr.ino, false);
-        handle.learn(attr);
-        Ok(handle)
     }
 
     /// Closes a description that only this process holds, without a placeholder. When this returns, its

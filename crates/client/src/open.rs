@@ -1,67 +1,37 @@
 //! Opening, and what happens when a description's last descriptor goes.
 
 use crate::error::Fail;
-use crate::facts::Contents;
 use crate::handle::Handle;
-use crate::hidden::Hidden;
+use crate::host::OwnFd;
+use crate::opening::{Entry, Found, Opened, how};
 use crate::rpc::To;
 use crate::session::Client;
-use crate::walk::{Failing, Last, Place, Walk, led_to};
+use crate::walk::{Failing, Last, Place, Walk};
 use bivouac_layout::{Ino, namespace};
 use bivouac_node::SlotId;
-use bivouac_node::release::{KIND_DIRECTORY, KIND_FILE, KIND_OPENING, KIND_PATH, Release, release};
-use bivouac_proto::attr::{Attr, FileKind, INLINE_MAX, NAME_MAX, Store};
-use bivouac_proto::meta::{Create, MetaReply, MetaRequest, OpenHow};
+use bivouac_node::release::{KIND_DIRECTORY, KIND_FILE, Release, release};
+use bivouac_proto::attr::{FileKind, NAME_MAX};
+use bivouac_proto::meta::{Create, MetaRequest, OpenHow};
 use bivouac_proto::status::Failure;
 use bivouac_proto::{Errno, OpenId};
-use std::io::IoSliceMut;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-
-/// Flags that stay with the description.
-const KEPT: i32 = libc::O_ACCMODE
-    | libc::O_APPEND
-    | libc::O_NONBLOCK
-    | libc::O_SYNC
-    | libc::O_DSYNC
-    | libc::O_DIRECT
-    | libc::O_NOATIME
-    | libc::O_PATH
-    | libc::O_DIRECTORY
-    | libc::O_TMPFILE
-    | libc::O_NOFOLLOW;
 
 /// Whether flags of `open(2)` ask for a file without a name. (O_TMPFILE contains O_DIRECTORY.)
 pub fn is_temporary(flags: i32) -> bool {
     flags & libc::O_TMPFILE == libc::O_TMPFILE && flags & libc::O_PATH == 0
 }
 
-/// What the flags of `open(2)` ask of a file that exists.
-pub(crate) fn how(flags: i32) -> OpenHow {
-    OpenHow {
-        read: flags & libc::O_ACCMODE != libc::O_WRONLY,
-        write: flags & libc::O_ACCMODE != libc::O_RDONLY,
-        append: flags & libc::O_APPEND != 0,
-        truncate: flags & libc::O_TRUNC != 0,
-        directory: flags & libc::O_DIRECTORY != 0,
-        create: None,
-    }
-}
-
-/// What an open found.
-enum Found {
-    /// Registered at the server.
-    File(Box<Attr>, Option<Contents>),
-    /// Not registered anywhere.
-    Directory(Ino),
-    /// Not registered anywhere: O_PATH.
-    Path(Ino),
-}
-
 impl Client {
     /// Opens; `flags` as for `open(2)`, `mode` with the umask applied. The description has no placeholder
     /// yet: make one in the node's table, or close the description with [`Client::closed`].
-    pub fn open(self: &Arc<Self>, start: Ino, path: &[u8], flags: i32, mode: u32) -> Result<Arc<Handle>, Fail> {
+    pub fn open(
+        self: &Arc<Self>,
+        start: Ino,
+        path: &[u8],
+        flags: i32,
+        mode: u32,
+    ) -> Result<Arc<Handle>, Fail> {
         self.open_after(|_| Ok(()), start, path, flags, mode).map(|(handle, ())| handle)
     }
 
@@ -113,70 +83,14 @@ impl Client {
         })
     }
 
-    /// Makes a description of what `find` finds under its number, and the directory and name where it found
-    /// it.
     fn opened<T>(
         self: &Arc<Self>,
         flags: i32,
         before: impl FnOnce(SlotId) -> Result<T, Errno>,
         find: impl FnOnce(OpenId) -> Result<(Found, Option<(Ino, Vec<u8>)>), Fail>,
     ) -> Result<(Arc<Handle>, T), Fail> {
-        let id = self.table().allocate().map_err(|e| Errno(e.raw_errno() as u16))?;
-        let open = OpenId { agent: self.agent_number(), slot: id.index, incarnation: id.incarnation };
-        let opened = before(id).map_err(Fail::from).and_then(|made| {
-            let (found, named) = find(open)?;
-            Ok((self.filled(id, found, flags, named)?, made))
-        });
-        match opened {
-            Ok((handle, made)) => Ok((Arc::new(handle), made)),
-            Err(fail) => {
-                self.give_up(id, &fail);
-                Err(fail)
-            }
-        }
-    }
-
-    /// Gives a slot back whose open has failed. If it is not known whether the server has registered the
-    /// open, the agent releases it at the server.
-    pub(crate) fn give_up(&self, id: SlotId, fail: &Fail) {
-        let unknown = matches!(fail, Fail::Errno(Errno::IO))
-            && self.table().slot(id).is_some_and(|slot| slot.kind.load(Ordering::Acquire) == KIND_OPENING);
-        if self.table().retire(id) && !unknown {
-            self.table().free(id);
-        }
-    }
-
-    fn filled(
-        self: &Arc<Self>,
-        id: SlotId,
-        found: Found,
-        flags: i32,
-        named: Option<(Ino, Vec<u8>)>,
-    ) -> Result<Handle, Errno> {
-        let slot = self.table().slot(id).ok_or(Errno::BADF)?;
-        let (ino, kind) = match &found {
-            Found::File(attr, _) => (attr.ino, KIND_FILE),
-            Found::Directory(ino) => (*ino, KIND_DIRECTORY),
-            Found::Path(ino) => (*ino, KIND_PATH),
-        };
-        slot.ino.store(ino.0, Ordering::Relaxed);
-        slot.flags.store((flags & KEPT) as u32, Ordering::Relaxed);
-        slot.offset.store(0, Ordering::Relaxed);
-        slot.end.store(0, Ordering::Relaxed);
-        slot.wrote_at.store(0, Ordering::Relaxed);
-        slot.writing.store(0, Ordering::Relaxed);
-        slot.locks.store(0, Ordering::Relaxed);
-        if let Some((dir, name)) = &named {
-            slot.set_name(dir.0, name);
-        }
-        slot.kind.store(kind, Ordering::Release);
-        let mut handle = Handle::new(self, id, ino, kind == KIND_DIRECTORY);
-        if let Found::File(attr, contents) = found {
-            slot.size_version.store(attr.size_version, Ordering::Relaxed);
-            handle.learn(&attr);
-            handle.contents = contents;
-        }
-        Ok(handle)
+        let described = self.described(flags, before, find)?;
+        Ok((Arc::new(described.handle), described.before))
     }
 
     fn open_last(
@@ -220,43 +134,14 @@ impl Client {
         if !create && let Some(known) = self.open_known(walk, &place, flags, follow)? {
             return Ok(known);
         }
-        let mut record = [0; INLINE_MAX];
-        let shard = namespace::entry_shard(dir, self.paths().is_split(dir), &place.name);
-        let before = self.before(shard);
-        let into = &mut [IoSliceMut::new(&mut record)];
-        let (reply, len) = self.entry(&place, into, |at| MetaRequest::Open { at, how, open })?;
-        let (attr, target) = match reply {
-            MetaReply::Opened { attr, target, .. } => {
-                if attr.kind == FileKind::File {
-                    self.learn_inode(before, &attr, b"");
-                }
-                if attr.kind == FileKind::File && attr.store == Store::Inline {
-                    let read = record.get(..len).filter(|_| how.read);
-                    let contents = read.and_then(|read| self.keep(before, &attr, read));
-                    return Ok(Found::File(attr, contents));
-                }
-                (attr, target)
-            }
-            MetaReply::Elsewhere { .. } if exclusive => return Err(Errno::EXIST.into()),
-            MetaReply::Elsewhere { ino, kind: FileKind::Directory } => {
-                return self.open_directory(ino, flags, false);
-            }
-            MetaReply::Elsewhere { ino, kind: FileKind::Symlink } => {
-                self.inode(ino, FileKind::Symlink).map_err(led_to)?
-            }
-            MetaReply::Elsewhere { ino, .. } => {
-                let request = MetaRequest::OpenInode { ino, how, open };
-                match self.meta_with(ino, &request, &[], into).map_err(led_to)?.0 {
-                    MetaReply::Opened { attr, target, .. } => (attr, target),
-                    _ => return Err(Errno::PROTO.into()),
-                }
-            }
-            _ => return Err(Errno::PROTO.into()),
+        let Opened { registered, target } = match self.open_entry(&place, how, open)? {
+            Entry::Opened(opened) => opened,
+            Entry::Directory(ino) => return self.open_directory(ino, flags, false),
         };
-        match attr.kind {
-            FileKind::File => Ok(Found::File(attr, None)),
+        match registered.attr.kind {
+            FileKind::File => Ok(Found::File(registered)),
             FileKind::Directory if create => Err(Errno::ISDIR.into()),
-            FileKind::Directory => Ok(Found::Directory(attr.ino)),
+            FileKind::Directory => Ok(Found::Directory(registered.attr.ino)),
             FileKind::Symlink if exclusive => Err(Errno::EXIST.into()),
             FileKind::Symlink if follow || slash => {
                 walk.follow(dir, &target, slash)?;
@@ -308,21 +193,15 @@ impl Client {
         mode: u32,
         open: OpenId,
     ) -> Result<Found, Fail> {
-        let mut how = how(flags);
-        if !how.write {
+        if !how(flags).write {
             return Err(Errno::INVAL.into());
         }
-        let exclusive = flags & libc::O_EXCL != 0;
-        (how.truncate, how.directory) = (false, false);
-        how.create = Some(Create { mode: (mode & 0o7777) as u16, exclusive });
         let directory = self.find(start, path, flags & libc::O_NOFOLLOW == 0)?;
         if directory.kind != FileKind::Directory {
             return Err(Errno::NOTDIR.into());
         }
-        let dir = directory.ino;
-        match self.meta_on(dir, &MetaRequest::MakeTemporary { dir, how, open }) {
-            Ok(MetaReply::Opened { attr, .. }) => Ok(Found::File(attr, None)),
-            Ok(_) => Err(Errno::PROTO.into()),
+        match self.open_new_nameless(directory.ino, flags, (mode & 0o7777) as u16, open) {
+            Ok(registered) => Ok(Found::File(registered)),
             // The directory was removed.
             Err(Errno::STALE) => Err(Errno::NOENT.into()),
             Err(errno) => Err(errno.into()),
@@ -368,14 +247,9 @@ impl Client {
         if path_only {
             return Ok(Found::Path(ino));
         }
-        let mut record = [0; INLINE_MAX];
-        let into = &mut [IoSliceMut::new(&mut record)];
-        let request = MetaRequest::OpenInode { ino, how: how(flags), open };
-        let MetaReply::Opened { attr, .. } = self.meta_with(ino, &request, &[], into)?.0 else {
-            return Err(Errno::PROTO.into());
-        };
-        match attr.kind {
-            FileKind::File => Ok(Found::File(attr, None)),
+        let registered = self.open_registered(ino, how(flags), open)?.registered;
+        match registered.attr.kind {
+            FileKind::File => Ok(Found::File(registered)),
             FileKind::Symlink => Err(Errno::LOOP.into()),
             _ => Err(Errno::NXIO.into()),
         }
@@ -439,7 +313,7 @@ impl Client {
         let kept = asker.as_ref().and_then(|asker| self.table().held_through(asker.get()?, id));
         let (asker, held) = match (asker, kept) {
             (Some(asker), Some(held)) => (asker, held),
-            _ => match self.table().asker(id).map(Hidden::new).map(Box::new) {
+            _ => match self.table().asker(id).map(|fd| Box::new(OwnFd::new(self.host(), fd))) {
                 // Out of descriptors: the agent finds out later.
                 None => return true,
                 Some(asker) => {

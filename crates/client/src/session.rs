@@ -8,7 +8,7 @@ use crate::closes::{Kept, Spare};
 use crate::error::ClientError;
 use crate::facts::{Facts, Pages};
 use crate::fork::ForkMark;
-use crate::hidden::{self, Hidden};
+use crate::host::{Host, OwnFd, SizeLimit};
 use crate::links::{Link, Pool};
 use crate::list::Listing;
 use crate::locks::Held;
@@ -45,6 +45,8 @@ const AGENT_PAUSE: rustix::time::Timespec = rustix::time::Timespec { tv_sec: 0, 
 /// One process's access to a deployment. All methods may be called from any thread.
 pub struct Client {
     environment: Environment,
+    host: &'static dyn Host,
+    size_limit: SizeLimit,
     key: Key,
     uid: u32,
     credentials: Credentials,
@@ -54,7 +56,7 @@ pub struct Client {
     table: OpenTable,
     /// What the table is mapped by, kept for an agent that follows when this one is killed: it looks for it
     /// in `/proc`.
-    _table_for_agent: Hidden,
+    _table_for_agent: OwnFd,
     fork: ForkMark,
     /// The newest map, and those that some call still goes by.
     maps: Maps,
@@ -80,7 +82,7 @@ pub struct Client {
     agents: Pool,
     kept: ByServer<Kept>,
     /// Descriptors to ask through whether a description is held.
-    askers: [Spare<Hidden>; ASKERS],
+    askers: [Spare<OwnFd>; ASKERS],
     held: AtomicPtr<Held>,
     pub(crate) refusals: Refusals,
     /// Whether blocks on this node are read and written directly.
@@ -88,8 +90,9 @@ pub struct Client {
 }
 
 impl Client {
-    /// Begins: connects to the node's agent and takes part in the deployment that `environment` names.
-    pub fn attach(environment: &Environment) -> Result<Arc<Client>, ClientError> {
+    /// Begins: connects to the node's agent and takes part in the deployment that `environment` names. `host`: the process
+    /// that this is.
+    pub fn attach(environment: &Environment, host: &'static dyn Host) -> Result<Arc<Client>, ClientError> {
         let uid = rustix::process::getuid().as_raw();
         let key = find_key(environment, uid)?;
         let credentials = present_credentials();
@@ -97,8 +100,9 @@ impl Client {
         let agent_error = |source| ClientError::Agent { name: environment.name.clone(), source };
         let fork = ForkMark::new()
             .map_err(|e| agent_error(TransportError::System(Errno(e.raw_os_error() as u16))))?;
-        let mut link = connect_agent(environment, &key, uid, &credentials, fork.count(), ANY_DEPLOYMENT)
-            .map_err(agent_error)?;
+        let mut link =
+            connect_agent(environment, host, (&key, ANY_DEPLOYMENT), (uid, &credentials), fork.count())
+                .map_err(agent_error)?;
         let (reply, _) = ask(&mut link, &Request::Agent(attach_request())).map_err(agent_error)?;
         if reply.is_none() {
             return Err(ClientError::Closed { name: environment.name.clone() });
@@ -121,6 +125,8 @@ impl Client {
         let restarts = table.adoptions();
         let client = Client {
             environment: environment.clone(),
+            host,
+            size_limit: SizeLimit(host.file_size_limit()),
             key,
             uid,
             credentials,
@@ -128,7 +134,7 @@ impl Client {
             node,
             node_dir: run_dir.into_bytes(),
             table,
-            _table_for_agent: Hidden::new(descriptor),
+            _table_for_agent: OwnFd::new(host, descriptor),
             session: AtomicU64::new(session),
             session_forks: AtomicU64::new(fork.count()),
             owner: AtomicU64::new(owner),
@@ -175,16 +181,6 @@ impl Client {
         self.environment.forwarded.as_deref().map(str::as_bytes)
     }
 
-    /// Whether a descriptor is one of the library's own.
-    pub fn hidden(&self, fd: i32) -> bool {
-        hidden::is_hidden(fd)
-    }
-
-    /// The program takes this descriptor number for itself.
-    pub fn make_way(&self, fd: i32) {
-        hidden::make_way(fd);
-    }
-
     /// A child process begins (also noticed without this call, where the kernel is 4.14 or newer).
     pub fn after_fork(&self) {
         self.fork.advance();
@@ -207,6 +203,16 @@ impl Client {
 
     pub(crate) fn agent_number(&self) -> u64 {
         self.agent
+    }
+
+    pub(crate) fn host(&self) -> &'static dyn Host {
+        self.host
+    }
+
+    /// The process's limit on the size of files.
+    #[inline]
+    pub(crate) fn size_limit(&self) -> SizeLimit {
+        self.size_limit
     }
 
     /// The node that this process runs on.
@@ -321,7 +327,8 @@ impl Client {
 
     fn connect_agent(&self, fork_count: u64) -> Result<Box<Link>, TransportError> {
         let (key, deployment) = (&self.key, self.map().deployment);
-        let link = connect_agent(&self.environment, key, self.uid, &self.credentials, fork_count, deployment);
+        let by = (self.uid, &self.credentials);
+        let link = connect_agent(&self.environment, self.host, (key, deployment), by, fork_count);
         self.refusals.note(Peer::Agent, &link);
         link
     }
@@ -354,7 +361,7 @@ impl Client {
         self.kept.get(server)
     }
 
-    pub(crate) fn asker(&self, id: SlotId) -> &Spare<Hidden> {
+    pub(crate) fn asker(&self, id: SlotId) -> &Spare<OwnFd> {
         &self.askers[id.index as usize % ASKERS]
     }
 
@@ -456,11 +463,12 @@ impl Client {
             node: self.node,
             job: self.environment.job_number(),
         };
-        let connected = Connection::connect(&endpoint, &self.key, map.deployment, role, &connect_options());
+        let connected =
+            Connection::connect(&endpoint, &self.key, map.deployment, role, &connect_options(self.host));
         self.refusals.note(Peer::Server(server), &connected);
         let (connection, _) = connected?;
         let slot = self.slots.fetch_add(1, Ordering::Relaxed);
-        Ok(Box::new(Link::new(connection, fork_count, slot, entry.succession())))
+        Ok(Box::new(Link::new(self.host, connection, fork_count, slot, entry.succession())))
     }
 
     /// Gives a connection back.
@@ -499,23 +507,22 @@ fn present_credentials() -> Credentials {
     }
 }
 
-fn connect_options() -> ConnectOptions {
-    Budget::CLIENT.options(hidden::floor())
+fn connect_options(host: &dyn Host) -> ConnectOptions {
+    Budget::CLIENT.options(host.floor())
 }
 
 fn connect_agent(
     environment: &Environment,
-    key: &Key,
-    uid: u32,
-    credentials: &Credentials,
+    host: &dyn Host,
+    (key, deployment): (&Key, u64),
+    (uid, credentials): (u32, &Credentials),
     fork_count: u64,
-    deployment: u64,
 ) -> Result<Box<Link>, TransportError> {
     let endpoint = Endpoint::Node(bivouac_node::agent_sockets(uid, &environment.name, key));
     let role =
         Role::Client { credentials: credentials.clone(), node: NodeId::NONE, job: environment.job_number() };
-    let (connection, _) = Connection::connect(&endpoint, key, deployment, role, &connect_options())?;
-    Ok(Box::new(Link::new(connection, fork_count, 0, 0)))
+    let (connection, _) = Connection::connect(&endpoint, key, deployment, role, &connect_options(host))?;
+    Ok(Box::new(Link::new(host, connection, fork_count, 0, 0)))
 }
 
 fn attach_request() -> AgentRequest {

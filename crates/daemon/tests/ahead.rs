@@ -2,6 +2,7 @@
 
 mod common;
 
+use bivouac_client::host::Plain;
 use bivouac_client::{Client, Fail};
 use bivouac_daemon::controller::ControlLink;
 use bivouac_layout::Ino;
@@ -16,7 +17,7 @@ use std::sync::Arc;
 
 /// Another client.
 fn second(c: &Cluster) -> Arc<Client> {
-    Client::attach(&c.environment).expect("attached")
+    Client::attach(&c.environment, &Plain).expect("attached")
 }
 
 /// Requests to the metadata that all servers have served.

@@ -2,7 +2,8 @@
 
 mod common;
 
-use bivouac_client::{Client, Fail, hidden};
+use bivouac_client::host::{Claim, Host, Plain};
+use bivouac_client::{Client, Fail};
 use bivouac_daemon::controller::ControlLink;
 use bivouac_layout::map::{Server, ServerState};
 use bivouac_layout::{Epoch, Ino, News, NodeId, ServerId};
@@ -13,10 +14,33 @@ use bivouac_testing::{HANG, eventually};
 use bivouac_transport::Endpoint;
 use common::{Cluster, cluster, pattern};
 use std::io::{IoSlice, IoSliceMut};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 const CREATE: i32 = libc::O_CREAT | libc::O_RDWR;
+
+/// A program that takes every number that a client has, and closes it.
+#[derive(Default)]
+struct Disturbed(Mutex<Vec<(i32, &'static AtomicU32)>>);
+
+impl Host for Disturbed {
+    fn claim(&self, fd: i32) -> Option<Claim> {
+        let owner: &'static AtomicU32 = Box::leak(Box::new(AtomicU32::new(1)));
+        self.0.lock().expect("claims").push((fd, owner));
+        Some(Claim { owner, token: 1, given_up: |_| () })
+    }
+}
+
+impl Disturbed {
+    /// How many there were.
+    fn take_all(&self) -> usize {
+        let claims = std::mem::take(&mut *self.0.lock().expect("claims"));
+        let held = claims.iter().filter(|(_, owner)| owner.swap(0, Ordering::AcqRel) != 0);
+        // SAFETY: the number was the client's, which sees that it is gone.
+        held.map(|(fd, _)| unsafe { libc::close(*fd) }).count()
+    }
+}
 
 fn ask(c: &Cluster, request: &ControlRequest) -> Vec<Option<ControlReply>> {
     let servers = c.map.servers.iter();
@@ -116,15 +140,12 @@ fn ftruncate_beside_a_write_leaves_the_size_that_is_there() {
 
 #[test]
 fn a_descriptor_number_that_comes_back_is_not_the_old_file() {
-    let c = cluster("r-number", 1);
+    let mut c = cluster("r-number", 1);
+    let host: &'static Disturbed = Box::leak(Box::default());
+    c.client = Client::attach(&c.environment, host).expect("attached");
     let a = c.open("a", CREATE).expect("opened");
     a.write(&[IoSlice::new(&[b'A'; 70_000])]).expect("written");
-    // The program takes every number that the library has, and closes it again.
-    let mut at = 0;
-    while let Some(fd) = hidden::next_hidden(at, 1 << 20) {
-        c.client.make_way(fd as i32);
-        at = fd + 1;
-    }
+    assert!(host.take_all() >= 3, "of the table, of a connection, and of a sub-file");
     let b = c.open("b", CREATE).expect("opened");
     b.write(&[IoSlice::new(&[b'B'; 70_000])]).expect("written");
     a.pwrite(0, &[IoSlice::new(b"written to a")]).expect("written");
@@ -186,7 +207,7 @@ fn nobody_reaches_a_file_by_the_old_path_once_its_directory_was_renamed() {
     let c = cluster("r-rename", 3);
     c.client.mkdir(Ino::ROOT, b"a", 0o755).expect("made");
     c.write("a/f", b"x");
-    let other = Client::attach(&c.environment).expect("attached");
+    let other = Client::attach(&c.environment, &Plain).expect("attached");
     // 4n: `a` is there; 4n + 2: it was renamed; odd: under way.
     let phase = AtomicU64::new(0);
     let stop = AtomicBool::new(false);
@@ -218,7 +239,7 @@ fn nobody_reaches_a_file_by_the_old_path_once_its_directory_was_renamed() {
 #[test]
 fn a_rename_that_is_refused_for_one_path_knows_when_the_other_is_out_of_date() {
     let c = cluster("r-rename-stale", 3);
-    let other = Client::attach(&c.environment).expect("attached");
+    let other = Client::attach(&c.environment, &Plain).expect("attached");
     let long = "n".repeat(256);
     for (from, to) in [(".", "gone/x"), ("gone/x", "."), (&long[..], "gone/x")] {
         c.client.mkdir(Ino::ROOT, b"gone", 0o755).expect("made");

@@ -27,6 +27,7 @@ mod real;
 mod boundary;
 mod catch;
 mod faces;
+mod hidden;
 mod raw;
 mod vfs;
 

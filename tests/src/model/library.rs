@@ -6,6 +6,7 @@
 
 use super::call::{Answer, Call, Domain, Hold, Order, SLOTS, Seen, Stamp, Target, pattern};
 use super::system::attribute_names;
+use bivouac_client::host::Plain;
 use bivouac_client::{Client, Fail, Handle, LockKind};
 use bivouac_layout::Ino;
 use bivouac_node::Environment;
@@ -41,7 +42,7 @@ fn done<E: Into<Fail>>(result: Result<(), E>) -> Outcome {
 impl Library {
     /// A client of a deployment, by the variables that its programs have.
     pub fn attach(environment: &Environment) -> Library {
-        let client = Client::attach(environment).expect("the deployment answers");
+        let client = Client::attach(environment, &Plain).expect("the deployment answers");
         Library { client, here: Ino::ROOT, slots: Default::default() }
     }
 

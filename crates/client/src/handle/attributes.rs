@@ -3,7 +3,7 @@
 use super::writing::{Writing, wrote};
 use super::{Handle, SET_ID};
 use crate::blocks::Blocks;
-use crate::limits;
+use crate::host;
 use crate::names::removed;
 use crate::rpc::{DataJob, data_done, data_job, piece_job};
 use bivouac_proto::Errno;
@@ -80,8 +80,8 @@ impl Handle {
         let size = self.attr()?.size;
         // Within the present size nothing grows, whatever the mode.
         let grow = !keep && end > size;
-        if grow && limits::file_size_limit().is_some_and(|limit| end > limit) {
-            return Err(limits::exceeded());
+        if grow && self.client.size_limit().get().is_some_and(|limit| end > limit) {
+            return Err(host::exceeded());
         }
         let end =
             if matches!(what, Fallocate::Zero | Fallocate::PunchHole) && !grow { end.min(size) } else { end };

@@ -3,7 +3,6 @@
 use super::{Handle, check_range};
 use crate::gather::gather;
 use crate::inline::Outcome;
-use crate::limits;
 use bivouac_node::Slot;
 use bivouac_node::release::monotonic;
 use bivouac_proto::Errno;
@@ -65,7 +64,7 @@ impl Handle {
         match from {
             [only] if !only.is_empty() => {
                 check_range(offset, only.len())?;
-                self.write_one(slot, offset, limits::clipped(offset, only)?)
+                self.write_one(slot, offset, self.client.size_limit().clipped(offset, only)?)
             }
             _ => self.write_buffers(slot, offset, from),
         }
@@ -85,7 +84,7 @@ impl Handle {
                 &gathered[..]
             }
         };
-        self.write_one(slot, offset, limits::clipped(offset, data)?)
+        self.write_one(slot, offset, self.client.size_limit().clipped(offset, data)?)
     }
 
     /// Writes from one buffer. (Inlined: see the module `blocks`.)
@@ -170,8 +169,8 @@ impl Handle {
                 &gathered
             }
         };
-        let data = match limits::file_size_limit() {
-            Some(_) if !data.is_empty() => limits::clipped(self.attr()?.size, data)?,
+        let data = match self.client.size_limit().get() {
+            Some(_) if !data.is_empty() => self.client.size_limit().clipped(self.attr()?.size, data)?,
             _ => data,
         };
         for piece in data.chunks(MAX_PAYLOAD as usize) {

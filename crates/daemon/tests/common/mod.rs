@@ -2,6 +2,7 @@
 
 #![allow(dead_code, missing_docs)] // each test file uses a part of it
 
+use bivouac_client::host::Plain;
 use bivouac_client::{Client, Fail, Handle};
 use bivouac_daemon::config::{DaemonConfig, ServerConfig};
 use bivouac_daemon::controller::ControlLink;
@@ -137,7 +138,7 @@ fn cluster_begun(name: &str, servers: u16, begin: impl FnOnce(Founding, &mut Con
         name,
         mount: "/bivouac".into(),
     };
-    let client = Client::attach(&environment).expect("attached");
+    let client = Client::attach(&environment, &Plain).expect("attached");
     Cluster { daemons, map, key: KEY, environment, client, _storage: storage }
 }
 

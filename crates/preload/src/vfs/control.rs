@@ -1,7 +1,8 @@
 //! `fcntl` and `ioctl`.
 
 use super::{fds, locks, open, state};
-use bivouac_client::{Handle, hidden};
+use crate::hidden;
+use bivouac_client::Handle;
 use bivouac_proto::Errno;
 
 /// `F_GETFL` of any file on a 64-bit system shows it; libc's constant is 0 there.

@@ -228,7 +228,8 @@ pub fn chdir(path: &CStr) -> Result<(), Errno> {
 /// A descriptor of the kernel's for a directory of the mount that `path` names (its mirror), for children
 /// whose working directory is set by others; `None` when it is not in the mount.
 pub fn kernel_directory(dirfd: i32, path: &CStr) -> Result<Option<Fd>, Errno> {
-    let inside = |client: &Arc<Client>, start: Ino, path: &[u8]| Ok(Some(mirror(directory(client, start, path)?)?));
+    let inside =
+        |client: &Arc<Client>, start: Ino, path: &[u8]| Ok(Some(mirror(directory(client, start, path)?)?));
     super::at::at(dirfd, path, true, |_, _| Ok(None), inside)
 }
 

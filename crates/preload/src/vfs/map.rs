@@ -8,6 +8,7 @@
 //! so far behind the end of the file that it must be meant to show how that grows.
 
 use super::{fds, state};
+use crate::hidden;
 use bivouac_client::Handle;
 use bivouac_node::Fd;
 use bivouac_proto::Errno;
@@ -136,7 +137,7 @@ fn map_block(
 /// lost. `None`: such memory is not available here.
 fn read_only(wanted: Wanted, file: &Handle, start: u64, end: u64) -> Result<Option<usize>, Errno> {
     // For the kernel it is a file mapping.
-    if bivouac_client::limits::file_size_limit().is_some_and(|limit| limit < wanted.len as u64) {
+    if hidden::file_size_limit() < wanted.len as u64 {
         return Ok(None);
     }
     let memory = rustix::fs::memfd_create(c"bivouac", MemfdFlags::CLOEXEC).map(Fd::from);

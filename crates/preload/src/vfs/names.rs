@@ -86,7 +86,8 @@ pub fn readlinkat(dirfd: i32, path: &CStr, buffer: &mut [u8]) -> Result<usize, E
         (true, Ok(Place::Descriptor(fd))) => Target::Ours(descriptor_target(fd)?),
         (true, _) if path.is_empty() && fds::is_ours(dirfd) => Target::Ours(own_target(dirfd)?),
         _ => {
-            let inside = |client: &Arc<Client>, start, path: &[u8]| client.readlink(start, path).map(Target::Ours);
+            let inside =
+                |client: &Arc<Client>, start, path: &[u8]| client.readlink(start, path).map(Target::Ours);
             at(dirfd, path, false, kernel, inside)?
         }
     };

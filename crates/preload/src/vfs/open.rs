@@ -5,7 +5,8 @@ use super::fds::{self, File, Standing};
 use super::place::{Place, place};
 use super::{links, state};
 use crate::boundary;
-use bivouac_client::{Client, Fail, Handle, hidden};
+use crate::hidden;
+use bivouac_client::{Client, Fail, Handle};
 use bivouac_layout::Ino;
 use bivouac_node::{Fd, NodeError, SlotId};
 use bivouac_proto::Errno;
@@ -101,7 +102,13 @@ fn open_descriptor(file: &File, flags: i32, mode: u32) -> Result<i32, Errno> {
     })
 }
 
-fn open_inside(client: &'static Arc<Client>, start: Ino, path: &[u8], flags: i32, mode: u32) -> Result<i32, Fail> {
+fn open_inside(
+    client: &'static Arc<Client>,
+    start: Ino,
+    path: &[u8],
+    flags: i32,
+    mode: u32,
+) -> Result<i32, Fail> {
     let mode = state::masked(mode & 0o7777);
     let opened = client.open_after(|id| early(client, id, flags), start, path, flags, mode)?;
     Ok(placed(client, opened, flags)?)

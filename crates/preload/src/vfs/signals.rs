@@ -7,7 +7,8 @@
 //! ([`Held::let_in`]); so a handler may do anything there, also leave by `siglongjmp`. Signals without a
 //! handler (which end or stop the process, or are ignored) are not held back.
 
-use bivouac_client::hidden::Hidden;
+use crate::hidden::Preloaded;
+use bivouac_client::host::OwnFd;
 use bivouac_proto::Errno;
 use rustix::fd::{AsRawFd, BorrowedFd};
 
@@ -78,8 +79,8 @@ impl Held {
     pub fn comes_before(&self, answer: BorrowedFd<'_>) -> bool {
         let flags = libc::SFD_CLOEXEC | libc::SFD_NONBLOCK;
         let coming = sys!(SYS_signalfd4, -1i32, &raw const self.held, SET_BYTES, flags).ok();
-        let coming = coming.map(|fd| Hidden::new(super::open::owned(fd)));
-        let coming = coming.as_ref().and_then(Hidden::get).map_or(-1, |fd| fd.as_raw_fd());
+        let coming = coming.map(|fd| OwnFd::new(&Preloaded, super::open::owned(fd)));
+        let coming = coming.as_ref().and_then(OwnFd::get).map_or(-1, |fd| fd.as_raw_fd());
         let poll = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
         let mut waited = 0;
         while waited < LONGEST_MS {

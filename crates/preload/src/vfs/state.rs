@@ -8,6 +8,7 @@
 //! call tries again, because the daemons may have been started meanwhile.
 
 use crate::boundary;
+use crate::hidden::{self, Preloaded};
 use crate::raw;
 use bivouac_client::Client;
 use bivouac_layout::Ino;
@@ -153,7 +154,7 @@ fn read_file_size_limit() {
     let limit = std::ptr::from_mut(&mut limit);
     if sys!(SYS_prlimit64, 0, libc::RLIMIT_FSIZE, 0, limit).is_ok() {
         // SAFETY: points to the variable above.
-        bivouac_client::limits::set_file_size_limit(unsafe { (*limit).rlim_cur });
+        hidden::set_file_size_limit(unsafe { (*limit).rlim_cur });
     }
 }
 
@@ -279,7 +280,7 @@ fn millis() -> u32 {
 
 pub(super) fn make_client() -> Result<&'static Arc<Client>, Errno> {
     let environment = environment().ok_or(Errno::IO)?;
-    let attached = boundary::attempt(|| Client::attach(environment));
+    let attached = boundary::attempt(|| Client::attach(environment, &Preloaded));
     match attached {
         Ok(Ok(client)) => Ok(Box::leak(Box::new(client))),
         // The mount will say what there is to say.

@@ -1,4 +1,5 @@
-//! The library's own descriptors, kept out of the program's way.
+//! The client's own descriptors, kept out of the program's way: what the client core is to know of a process with this
+//! library ([`Host`]).
 //!
 //! They live at high numbers, and a bitmap says which numbers are ours, so that the faces can answer EBADF to
 //! a program that closes what it never opened. A program may still take a number away (`dup2` onto it):
@@ -6,8 +7,9 @@
 //! owner has a *token* of its own, and checks before each use that the number still carries it. So the
 //! library never writes into a file that now has the number.
 
-use bivouac_node::Fd;
-use rustix::fd::{BorrowedFd, IntoRawFd, RawFd};
+use bivouac_client::host::{Claim, Host};
+use bivouac_node::process;
+use rustix::fd::RawFd;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 
@@ -18,8 +20,48 @@ static OURS: [AtomicU64; COVERED / 64] = [const { AtomicU64::new(0) }; COVERED /
 static OWNERS: [AtomicU32; COVERED] = [const { AtomicU32::new(0) }; COVERED];
 /// Counts owners. It may wrap: an owner of 2^32 owners ago is assumed to be gone.
 static TOKENS: AtomicU32 = AtomicU32::new(0);
-/// Own descriptors get numbers from here on; 0 until [`prepare`].
+/// Own descriptors get numbers from here on; 0 until that is known.
 static FLOOR: AtomicI32 = AtomicI32::new(0);
+/// The process's limit on the size of files (RLIMIT_FSIZE), bytes.
+static FILE_SIZE: AtomicU64 = AtomicU64::new(u64::MAX);
+
+/// A process with this library.
+pub struct Preloaded;
+
+impl Host for Preloaded {
+    fn floor(&self) -> RawFd {
+        floor()
+    }
+
+    fn claim(&self, fd: RawFd) -> Option<Claim> {
+        // Numbers beyond the table cannot be told, and are not hidden.
+        let (word, mask) = bit(fd)?;
+        let owner = OWNERS.get(fd as usize)?;
+        let token = TOKENS.fetch_add(1, Ordering::Relaxed).wrapping_add(1).max(1);
+        owner.store(token, Ordering::Release);
+        word.fetch_or(mask, Ordering::AcqRel);
+        Some(Claim { owner, token, given_up: show })
+    }
+
+    fn borrower(&self) -> Option<u32> {
+        let process = process::real_pid();
+        (process != process::pid()).then_some(process)
+    }
+
+    fn file_size_limit(&self) -> &'static AtomicU64 {
+        &FILE_SIZE
+    }
+}
+
+/// This process must not make a file longer than so many bytes; `u64::MAX`: no limit.
+pub fn set_file_size_limit(bytes: u64) {
+    FILE_SIZE.store(bytes, Ordering::Relaxed);
+}
+
+/// How long a file may become, bytes; `u64::MAX`: no limit.
+pub fn file_size_limit() -> u64 {
+    FILE_SIZE.load(Ordering::Relaxed)
+}
 
 fn bit(fd: RawFd) -> Option<(&'static AtomicU64, u64)> {
     let index = usize::try_from(fd).ok()?;
@@ -65,47 +107,9 @@ fn show(fd: RawFd) {
     }
 }
 
-/// The claim of one owner on one number.
-#[derive(Debug)]
-pub(crate) struct Claim {
-    fd: RawFd,
-    token: u32,
-}
-
-impl Claim {
-    /// Hides a number that the caller owns.
-    pub(crate) fn new(fd: RawFd) -> Claim {
-        let token = TOKENS.fetch_add(1, Ordering::Relaxed).wrapping_add(1).max(1);
-        if let Some((word, mask)) = bit(fd) {
-            OWNERS[fd as usize].store(token, Ordering::Release);
-            word.fetch_or(mask, Ordering::AcqRel);
-        }
-        Claim { fd, token }
-    }
-
-    /// Whether the number still is the owner's. (Numbers beyond the table cannot be told, and are not
-    /// hidden.)
-    pub(crate) fn holds(&self) -> bool {
-        bit(self.fd).is_none() || OWNERS[self.fd as usize].load(Ordering::Acquire) == self.token
-    }
-
-    /// Gives up the number. Returns true if it was still the owner's, who then has to close it.
-    pub(crate) fn give_up(&self) -> bool {
-        if bit(self.fd).is_none() {
-            return true;
-        }
-        let owner = &OWNERS[self.fd as usize];
-        if owner.compare_exchange(self.token, 0, Ordering::AcqRel, Ordering::Relaxed).is_err() {
-            return false;
-        }
-        show(self.fd);
-        true
-    }
-}
-
 /// From which number on own descriptors are placed. Raises the soft limit once, so that they do not eat into
 /// what the program may open: half of 65,536 for each, where the hard limit allows.
-pub(crate) fn floor() -> RawFd {
+fn floor() -> RawFd {
     let known = FLOOR.load(Ordering::Relaxed);
     if known != 0 {
         return known;
@@ -125,43 +129,4 @@ pub(crate) fn floor() -> RawFd {
     let floor = if usable >= 2048 { usable / 2 } else { usable - usable / 4 } as RawFd;
     FLOOR.store(floor, Ordering::Relaxed);
     floor
-}
-
-/// A descriptor of the library's own.
-#[derive(Debug)]
-pub struct Hidden {
-    fd: RawFd,
-    claim: Claim,
-}
-
-impl Hidden {
-    /// Moves a descriptor to a high number (where it is, if there is no room) and hides it.
-    pub fn new(fd: Fd) -> Hidden {
-        let fd = fd.above(floor()).into_raw_fd();
-        Hidden { fd, claim: Claim::new(fd) }
-    }
-
-    /// The descriptor, while it is ours.
-    #[inline]
-    pub fn get(&self) -> Option<BorrowedFd<'_>> {
-        // SAFETY: the claim holds, so nobody closed it through the faces; after a raw close by the program
-        // operations fail with EBADF, and `lost` is called.
-        self.claim.holds().then(|| unsafe { BorrowedFd::borrow_raw(self.fd) })
-    }
-
-    /// To be called when the kernel answers EBADF: the program has closed the number without the library
-    /// noticing.
-    pub(crate) fn lost(&self) {
-        self.claim.give_up();
-    }
-}
-
-impl Drop for Hidden {
-    fn drop(&mut self) {
-        if self.claim.give_up() {
-            // SAFETY: ours until this moment, and nobody else's. (Not through libc's close, which may be a
-            // face of ours.)
-            unsafe { rustix::io::close(self.fd) };
-        }
-    }
 }

@@ -1,0 +1,222 @@
+//! What all ways to open have in common.
+//!
+//! A description gets its slot in the node's table first. Then whoever answers for the inode registers the open under the
+//! slot's name, and answers with the file's attributes and, if it is small, with what is in it. Last, the slot is filled in,
+//! and this process has its view of the description, a [`Handle`].
+
+use crate::error::Fail;
+use crate::facts::{Before, Contents};
+use crate::handle::Handle;
+use crate::session::Client;
+use crate::walk::{Failing, Place, led_to};
+use bivouac_layout::{Ino, namespace};
+use bivouac_node::SlotId;
+use bivouac_node::release::{KIND_DIRECTORY, KIND_FILE, KIND_OPENING, KIND_PATH};
+use bivouac_proto::attr::{Attr, FileKind, INLINE_MAX, Store};
+use bivouac_proto::meta::{Create, MetaReply, MetaRequest, OpenHow};
+use bivouac_proto::{Errno, OpenId};
+use std::io::IoSliceMut;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Flags that stay with the description.
+const KEPT: i32 = libc::O_ACCMODE
+    | libc::O_APPEND
+    | libc::O_NONBLOCK
+    | libc::O_SYNC
+    | libc::O_DSYNC
+    | libc::O_DIRECT
+    | libc::O_NOATIME
+    | libc::O_PATH
+    | libc::O_DIRECTORY
+    | libc::O_TMPFILE
+    | libc::O_NOFOLLOW;
+
+/// What the flags of `open(2)` ask of a file that exists.
+pub(crate) fn how(flags: i32) -> OpenHow {
+    OpenHow {
+        read: flags & libc::O_ACCMODE != libc::O_WRONLY,
+        write: flags & libc::O_ACCMODE != libc::O_RDONLY,
+        append: flags & libc::O_APPEND != 0,
+        truncate: flags & libc::O_TRUNC != 0,
+        directory: flags & libc::O_DIRECTORY != 0,
+        create: None,
+    }
+}
+
+/// What an open found.
+pub(crate) enum Found {
+    /// Registered at the server.
+    File(Registered),
+    /// Not registered anywhere.
+    Directory(Ino),
+    /// Not registered anywhere: O_PATH.
+    Path(Ino),
+}
+
+/// A file that a server has registered as open.
+pub(crate) struct Registered {
+    pub(crate) attr: Box<Attr>,
+    /// Whether it was made just now.
+    pub(crate) created: bool,
+    /// What is in it, if it is small and to be read.
+    contents: Option<Contents>,
+}
+
+/// What a server has answered to an open. It registers files only; of all else it says what it is.
+pub(crate) struct Opened {
+    pub(crate) registered: Registered,
+    /// Of a symbolic link.
+    pub(crate) target: Vec<u8>,
+}
+
+/// What the open of a name has led to.
+pub(crate) enum Entry {
+    Opened(Opened),
+    /// A directory whose attributes are not known yet.
+    Directory(Ino),
+}
+
+/// A description that has been made.
+pub(crate) struct Described<T> {
+    pub(crate) handle: Handle,
+    /// Of a file: what the server said of it. Whether it was made just now.
+    pub(crate) file: Option<(Box<Attr>, bool)>,
+    /// What was to be done before.
+    pub(crate) before: T,
+}
+
+impl Client {
+    /// Makes a description of what `find` finds, and opens under the number that it is given; with the directory and the name
+    /// where it found it, if others are to know it by these. `before` runs as soon as the description has its slot in the
+    /// table; if it fails, nothing is opened.
+    pub(crate) fn described<T>(
+        self: &Arc<Self>,
+        flags: i32,
+        before: impl FnOnce(SlotId) -> Result<T, Errno>,
+        find: impl FnOnce(OpenId) -> Result<(Found, Option<(Ino, Vec<u8>)>), Fail>,
+    ) -> Result<Described<T>, Fail> {
+        let id = self.table().allocate().map_err(|e| Errno(e.raw_errno() as u16))?;
+        let open = OpenId { agent: self.agent_number(), slot: id.index, incarnation: id.incarnation };
+        let described = before(id).map_err(Fail::from).and_then(|before| {
+            let (found, named) = find(open)?;
+            let (handle, file) = self.filled(id, found, flags, named)?;
+            Ok(Described { handle, file, before })
+        });
+        described.inspect_err(|fail| self.give_up(id, fail))
+    }
+
+    /// Gives a slot back whose open has failed. If it is not known whether the server has registered the
+    /// open, the agent releases it at the server.
+    fn give_up(&self, id: SlotId, fail: &Fail) {
+        let unknown = matches!(fail, Fail::Errno(Errno::IO))
+            && self.table().slot(id).is_some_and(|slot| slot.kind.load(Ordering::Acquire) == KIND_OPENING);
+        if self.table().retire(id) && !unknown {
+            self.table().free(id);
+        }
+    }
+
+    fn filled(
+        self: &Arc<Self>,
+        id: SlotId,
+        found: Found,
+        flags: i32,
+        named: Option<(Ino, Vec<u8>)>,
+    ) -> Result<(Handle, Option<(Box<Attr>, bool)>), Errno> {
+        let slot = self.table().slot(id).ok_or(Errno::BADF)?;
+        let (ino, kind) = match &found {
+            Found::File(file) => (file.attr.ino, KIND_FILE),
+            Found::Directory(ino) => (*ino, KIND_DIRECTORY),
+            Found::Path(ino) => (*ino, KIND_PATH),
+        };
+        slot.ino.store(ino.0, Ordering::Relaxed);
+        slot.flags.store((flags & KEPT) as u32, Ordering::Relaxed);
+        if let Some((dir, name)) = &named {
+            slot.set_name(dir.0, name);
+        }
+        if let Found::File(file) = &found {
+            slot.size_version.store(file.attr.size_version, Ordering::Relaxed);
+        }
+        slot.kind.store(kind, Ordering::Release);
+        let mut handle = Handle::new(self, id, ino, kind == KIND_DIRECTORY);
+        let Found::File(Registered { attr, created, contents }) = found else { return Ok((handle, None)) };
+        handle.learn(&attr);
+        handle.contents = contents;
+        Ok((handle, Some((attr, created))))
+    }
+
+    /// Opens what a name leads to, or makes it if `how` says so.
+    pub(crate) fn open_entry(&self, place: &Place, how: OpenHow, open: OpenId) -> Result<Entry, Failing> {
+        let mut record = [0; INLINE_MAX];
+        let shard = namespace::entry_shard(place.dir, self.paths().is_split(place.dir), &place.name);
+        let before = self.before(shard);
+        let into = &mut [IoSliceMut::new(&mut record)];
+        let exclusive = how.create.is_some_and(|create| create.exclusive);
+        match self.entry(place, into, |at| MetaRequest::Open { at, how, open })? {
+            (MetaReply::Opened { attr, created, target }, length) => {
+                let record = record.get(..length).unwrap_or_default();
+                let registered = self.registered(before, how, (attr, created), record);
+                Ok(Entry::Opened(Opened { registered, target }))
+            }
+            (MetaReply::Elsewhere { .. }, _) if exclusive => Err(Errno::EXIST.into()),
+            (MetaReply::Elsewhere { ino, kind: FileKind::Directory }, _) => Ok(Entry::Directory(ino)),
+            (MetaReply::Elsewhere { ino, kind: FileKind::Symlink }, _) => {
+                let (attr, target) = self.inode(ino, FileKind::Symlink).map_err(led_to)?;
+                let registered = Registered { attr, created: false, contents: None };
+                Ok(Entry::Opened(Opened { registered, target }))
+            }
+            (MetaReply::Elsewhere { ino, .. }, _) => {
+                self.open_registered(ino, how, open).map(Entry::Opened).map_err(led_to)
+            }
+            _ => Err(Errno::PROTO.into()),
+        }
+    }
+
+    /// Opens an inode, by its number.
+    pub(crate) fn open_registered(&self, ino: Ino, how: OpenHow, open: OpenId) -> Result<Opened, Errno> {
+        let mut record = [0; INLINE_MAX];
+        let before = self.before(ino.shard());
+        let request = MetaRequest::OpenInode { ino, how, open };
+        match self.meta_with(ino, &request, &[], &mut [IoSliceMut::new(&mut record)])? {
+            (MetaReply::Opened { attr, target, .. }, length) => {
+                let record = record.get(..length).unwrap_or_default();
+                Ok(Opened { registered: self.registered(before, how, (attr, false), record), target })
+            }
+            _ => Err(Errno::PROTO),
+        }
+    }
+
+    /// Makes a file without a name, for a directory, and opens it: O_TMPFILE. `mode` with the umask applied.
+    pub(crate) fn open_new_nameless(
+        &self,
+        dir: Ino,
+        flags: i32,
+        mode: u16,
+        open: OpenId,
+    ) -> Result<Registered, Errno> {
+        let create = Some(Create { mode, exclusive: flags & libc::O_EXCL != 0 });
+        let how = OpenHow { create, truncate: false, directory: false, ..how(flags) };
+        match self.meta_on(dir, &MetaRequest::MakeTemporary { dir, how, open })? {
+            MetaReply::Opened { attr, .. } => Ok(Registered { attr, created: true, contents: None }),
+            _ => Err(Errno::PROTO),
+        }
+    }
+
+    /// What came with the answer to the question after `before`; `record` are the contents of a small file.
+    fn registered(
+        &self,
+        before: Option<Before>,
+        how: OpenHow,
+        (attr, created): (Box<Attr>, bool),
+        record: &[u8],
+    ) -> Registered {
+        let mut contents = None;
+        if attr.kind == FileKind::File {
+            self.learn_inode(before, &attr, b"");
+            if how.read && attr.store == Store::Inline {
+                contents = self.keep(before, &attr, record);
+            }
+        }
+        Registered { attr, created, contents }
+    }
+}
