@@ -173,7 +173,7 @@ impl Client {
     }
 
     fn of_this_process(&self, closes: &mut Closes) {
-        let fork_count = self.fork_count();
+        let fork_count = self.forks();
         if closes.fork_count != fork_count {
             closes.messages.clear();
             closes.slots.clear();

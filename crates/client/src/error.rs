@@ -1,6 +1,7 @@
 //! What can go wrong: [`Fail`] for calls (what a program sees), [`ClientError`] for the beginning.
 
 use bivouac_node::NodeError;
+use bivouac_node::names::NAME_MAX;
 use bivouac_proto::Errno;
 use bivouac_transport::TransportError;
 
@@ -11,6 +12,19 @@ pub enum Fail {
     Errno(Errno),
     /// A symbolic link or `..` led out of the mount: the absolute path to give to the kernel instead.
     Outside(Vec<u8>),
+}
+
+impl ClientError {
+    /// The error for callers that take numbers.
+    pub fn errno(&self) -> Errno {
+        match self {
+            ClientError::Name { .. } => Errno::INVAL,
+            ClientError::Unnamed | ClientError::Unknown { .. } => Errno::NOENT,
+            ClientError::Key { .. } | ClientError::Foreign { .. } => Errno::ACCESS,
+            ClientError::Closed { .. } => Errno::BUSY,
+            ClientError::Agent { .. } | ClientError::Answer { .. } | ClientError::Node(_) => Errno::IO,
+        }
+    }
 }
 
 impl From<Errno> for Fail {
@@ -32,6 +46,21 @@ impl Fail {
 /// Why a client could not begin.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
+    /// No deployment can have this name.
+    #[error("'{name}' cannot be the name of a deployment: it has up to {NAME_MAX} letters, digits, '-', '_' and '.'")]
+    Name {
+        /// What was given.
+        name: String,
+    },
+    /// The environment names no deployment.
+    #[error("no deployment is named: give a name, or run the program with `bivouac run` or `bivouac exec`")]
+    Unnamed,
+    /// This user has no such deployment on this node.
+    #[error("no deployment '{name}' of this user is on this node; see `bivouac status`")]
+    Unknown {
+        /// The deployment.
+        name: String,
+    },
     /// The key file cannot be read or does not hold a key.
     #[error("the key {path} cannot be used: {why}; is the deployment still running? See `bivouac status`")]
     Key {

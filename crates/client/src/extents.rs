@@ -54,7 +54,7 @@ impl Client {
     }
 
     /// Makes size, space and mtime exact, when the file is open for writing somewhere.
-    pub(crate) fn exact(&self, mut attr: Attr) -> Result<Attr, Errno> {
+    pub fn exact(&self, mut attr: Attr) -> Result<Attr, Errno> {
         if attr.kind == FileKind::File
             && attr.store == (Store::Blocks { settled: false })
             && let Some(layout) = &attr.layout

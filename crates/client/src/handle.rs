@@ -152,7 +152,8 @@ impl Handle {
         self.size_seen.load(Ordering::Relaxed).max(slot.end.load(Ordering::Relaxed))
     }
 
-    pub(crate) fn client(&self) -> &Arc<Client> {
+    /// The client that it was opened through.
+    pub fn client(&self) -> &Arc<Client> {
         &self.client
     }
 

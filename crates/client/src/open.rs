@@ -286,7 +286,15 @@ impl Client {
 
     /// A descriptor of a description was closed: if it was the last one anywhere, the server is told.
     pub fn closed(&self, id: SlotId) {
-        if self.is_held(id) || !self.table().retire(id) {
+        if !self.is_held(id) {
+            self.close_alone(id);
+        }
+    }
+
+    /// Closes a description that only this process holds, without a placeholder. Its server may hear of it with a later
+    /// request.
+    pub fn close_alone(&self, id: SlotId) {
+        if !self.table().retire(id) {
             return;
         }
         self.forget_locks(id);

@@ -15,7 +15,7 @@ use crate::locks::Held;
 use crate::maps::{MapRef, Maps};
 use crate::moves::Heard;
 use crate::paths::Paths;
-use bivouac_layout::{Ino, Map, News, NodeId, ServerId, ServerState};
+use bivouac_layout::{Forwarding, Ino, Map, News, NodeId, ServerId, ServerState};
 use bivouac_node::file::FileError;
 use bivouac_node::{ByServer, Environment, Fd, OpenTable, SlotId};
 use bivouac_proto::agent::{AgentReply, AgentRequest};
@@ -93,19 +93,52 @@ impl Client {
     /// Begins: connects to the node's agent and takes part in the deployment that `environment` names. `host`: the process
     /// that this is.
     pub fn attach(environment: &Environment, host: &'static dyn Host) -> Result<Arc<Client>, ClientError> {
+        let key = find_key(environment, rustix::process::getuid().as_raw())?;
+        Client::begin(environment.clone(), key, host)
+    }
+
+    /// The same for a deployment by its name, and with its key if this node is not to be asked for it.
+    pub fn attach_named(
+        name: &str,
+        key: Option<Key>,
+        host: &'static dyn Host,
+    ) -> Result<Arc<Client>, ClientError> {
+        if !bivouac_node::names::is_valid_name(name) {
+            return Err(ClientError::Name { name: name.into() });
+        }
+        let found = bivouac_node::place::find(rustix::process::getuid().as_raw(), name);
+        let key_path = found.as_deref().map(bivouac_node::key_path).unwrap_or_default();
+        let key = match key {
+            Some(key) => key,
+            None if key_path.is_empty() => return Err(ClientError::Unknown { name: name.into() }),
+            None => read_key(&key_path)?,
+        };
+        let job = Environment::from_env().and_then(|environment| environment.job);
+        let mount = String::new();
+        let environment =
+            Environment { name: name.into(), mount, key_path, mounted: None, forwarded: None, job };
+        Client::begin(environment, key, host)
+    }
+
+    /// Begins. Where programs see the file system, the map says, if the environment does not.
+    fn begin(
+        mut environment: Environment,
+        key: Key,
+        host: &'static dyn Host,
+    ) -> Result<Arc<Client>, ClientError> {
         let uid = rustix::process::getuid().as_raw();
-        let key = find_key(environment, uid)?;
         let credentials = present_credentials();
-        let answer = || ClientError::Answer { name: environment.name.clone() };
-        let agent_error = |source| ClientError::Agent { name: environment.name.clone(), source };
+        let name = environment.name.clone();
+        let answer = || ClientError::Answer { name: name.clone() };
+        let agent_error = |source| ClientError::Agent { name: name.clone(), source };
         let fork = ForkMark::new()
             .map_err(|e| agent_error(TransportError::System(Errno(e.raw_os_error() as u16))))?;
         let mut link =
-            connect_agent(environment, host, (&key, ANY_DEPLOYMENT), (uid, &credentials), fork.count())
+            connect_agent(&environment, host, (&key, ANY_DEPLOYMENT), (uid, &credentials), fork.count())
                 .map_err(agent_error)?;
         let (reply, _) = ask(&mut link, &Request::Agent(attach_request())).map_err(agent_error)?;
         if reply.is_none() {
-            return Err(ClientError::Closed { name: environment.name.clone() });
+            return Err(ClientError::Closed { name: name.clone() });
         }
         let Some(Reply::Agent(AgentReply::Attached { session, owner, locked, agent, node, run_dir, map })) =
             reply
@@ -123,8 +156,14 @@ impl Client {
                 _ => return Err(answer()),
             };
         let restarts = table.adoptions();
+        if environment.mount.is_empty() {
+            environment.mount.clone_from(&map.mount);
+            let serves = |forwarding: &&Forwarding| !forwarding.io_nodes.is_empty();
+            environment.forwarded =
+                map.forwarding.as_ref().filter(serves).map(|forwarding| forwarding.directory.clone());
+        }
         let client = Client {
-            environment: environment.clone(),
+            environment,
             host,
             size_limit: SizeLimit(host.file_size_limit()),
             key,
@@ -161,6 +200,18 @@ impl Client {
         Ok(Arc::new(client))
     }
 
+    /// Ends before the process does: what it has locked through this client is released (if it has no other client of this
+    /// deployment), and the agent forgets the session. To be called when everything that was opened is closed; nothing may be
+    /// asked of this client afterwards. What is left of it goes with the last handle.
+    pub fn detach(&self) {
+        if self.has_session() {
+            self.tell_closes();
+            let session = self.session.load(Ordering::Relaxed);
+            // If no agent answers, the session ends with the process.
+            let _ = self.ask_agent(&AgentRequest::Detach { session });
+        }
+    }
+
     /// The node's table of open descriptions.
     pub fn table(&self) -> &OpenTable {
         &self.table
@@ -179,6 +230,11 @@ impl Client {
     /// The directory of the site's storage that is forwarded, if one is.
     pub fn forwarded(&self) -> Option<&[u8]> {
         self.environment.forwarded.as_deref().map(str::as_bytes)
+    }
+
+    /// How often the process had been forked, counted from where this client began: another number in each child.
+    pub fn forks(&self) -> u64 {
+        self.fork.count()
     }
 
     /// A child process begins (also noticed without this call, where the kernel is 4.14 or newer).
@@ -365,9 +421,6 @@ impl Client {
         &self.askers[id.index as usize % ASKERS]
     }
 
-    pub(crate) fn fork_count(&self) -> u64 {
-        self.fork.count()
-    }
 
     pub(crate) fn pages(&self) -> &Pages {
         &self.pages

@@ -4,10 +4,11 @@ use crate::error::Fail;
 use crate::maps::MapRef;
 use crate::rpc::{OUTDATED, data_done, data_job};
 use crate::session::Client;
-use bivouac_layout::{Ino, ServerId};
+use bivouac_layout::{Group, Ino, ServerId};
 use bivouac_proto::Errno;
 use bivouac_proto::attr::{Attr, FileKind};
 use bivouac_proto::data::{DataReply, DataRequest};
+use std::ops::Range;
 
 /// What one server holds of a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -29,7 +30,44 @@ pub struct Spread {
     pub blocks: Vec<Holding>,
 }
 
+/// A range of a file, and who has it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Location {
+    /// Where it begins, bytes.
+    pub offset: u64,
+    /// Its length, bytes.
+    pub len: u64,
+    /// The servers that have all of it and take part, those of this node first. None: no copy is left.
+    pub servers: Vec<ServerId>,
+}
+
 impl Client {
+    /// Who has a range of a file, as far as the file reaches; by its attributes, which are exact. Ranges with the same servers
+    /// that follow each other are one.
+    pub fn locations(&self, attr: &Attr, range: Range<u64>) -> Vec<Location> {
+        let map = self.map();
+        let end = range.end.min(attr.size);
+        let mut found: Vec<Location> = Vec::new();
+        let mut add = |offset, len, group| {
+            let mut servers: Vec<ServerId> = map.serving(group).collect();
+            servers.sort_by_key(|server| {
+                map.server(*server).is_none_or(|server| server.node != self.node())
+            });
+            match found.last_mut() {
+                Some(last) if last.servers == servers => last.len += len,
+                _ => found.push(Location { offset, len, servers }),
+            }
+        };
+        match attr.layout.as_deref() {
+            _ if range.start >= end || attr.kind != FileKind::File => {}
+            Some(layout) => {
+                layout.pieces(&map, range.start..end).for_each(|piece| add(piece.offset, piece.len, piece.group));
+            }
+            None => add(range.start, end - range.start, Group::Shard(attr.ino.shard())),
+        }
+        found
+    }
+
     /// Where the file is that a path names. Follows symbolic links.
     pub fn spread(&self, start: Ino, path: &[u8]) -> Result<Spread, Fail> {
         let mut attr = self.stat(start, path, true)?;

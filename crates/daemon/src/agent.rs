@@ -1,7 +1,7 @@
 //! The agent role: sessions of the node's processes.
 //!
-//! A process that attaches gets a session, and the agent watches it through a pidfd. Only the process's death
-//! ends the session; a broken connection does not. When a process dies, and also now and then while any is
+//! A process that attaches gets a session, and the agent watches it through a pidfd. The session ends when the process dies,
+//! or gives it up; a broken connection does not end it. When a process dies, and also now and then while any is
 //! alive (because an exec closes descriptors without telling anybody), one thread sweeps the node's table of
 //! open descriptions. It releases those that no process holds any more at their servers, and releases the
 //! locks of dead processes. What processes have noted of their locks it reports to servers that were started again
@@ -47,6 +47,8 @@ struct Process {
     pid: u32,
     /// Servers that hold locks of the process. Only in its first session, which owns its locks.
     locks: HashSet<ServerId>,
+    /// It was given up, and lasts as long as others of the process, whose locks it owns.
+    given_up: bool,
 }
 
 /// The agent of a node.
@@ -81,6 +83,8 @@ struct Sessions {
     processes: HashMap<u64, Process>,
     /// The first session of each process.
     owners: HashMap<u32, u64>,
+    /// Those that were given up, until they are treated as those of dead processes.
+    ended: Vec<(u64, Process)>,
 }
 
 impl Sessions {
@@ -91,7 +95,26 @@ impl Sessions {
         (!is_dead(&self.processes.get(&owner)?.pidfd)).then_some(owner)
     }
 
-    /// Takes a session out; the process has died.
+    /// A process gives one of its sessions up.
+    fn give_up(&mut self, session: u64, pid: u32) {
+        match self.processes.get_mut(&session) {
+            Some(process) if process.pid == pid => process.given_up = true,
+            _ => return,
+        }
+        let own = self.processes.iter().filter(|(_, process)| process.pid == pid);
+        let (lasts, numbers) = own.fold((false, Vec::new()), |(lasts, mut numbers), (number, process)| {
+            numbers.push(*number);
+            (lasts || !process.given_up, numbers)
+        });
+        let owner = self.owners.get(&pid).copied();
+        for number in numbers {
+            let goes = !lasts || number == session && Some(number) != owner;
+            let gone = if goes { self.remove(number) } else { None };
+            self.ended.extend(gone);
+        }
+    }
+
+    /// Takes a session out; the process has died, or has given it up.
     fn remove(&mut self, session: u64) -> Option<(u64, Process)> {
         let (session, process) = self.processes.remove_entry(&session)?;
         if self.owners.get(&process.pid) == Some(&session) {
@@ -145,6 +168,7 @@ impl Agent {
                 numbers: Numbers::new(node, random().map_err(system)?),
                 processes: HashMap::new(),
                 owners: HashMap::new(),
+                ended: Vec::new(),
             }),
         });
         let watch = shared.clone();
@@ -180,6 +204,13 @@ impl Agent {
                 }
                 let process = sessions.processes.get_mut(session).ok_or(Errno::NOLCK)?;
                 process.locks.insert(*server);
+                Ok(None)
+            }
+            AgentRequest::Detach { session } => {
+                let mut sessions = shared.sessions();
+                sessions.give_up(*session, pid);
+                drop(sessions);
+                let _ = rustix::io::write(&shared.wake, &1u64.to_ne_bytes());
                 Ok(None)
             }
         }
@@ -235,7 +266,7 @@ impl Shared {
         let pid = i32::try_from(number).ok().and_then(Pid::from_raw).ok_or(Errno::INVAL)?;
         let pidfd = pidfd_open(pid, PidfdFlags::empty()).map_err(errno)?;
         epoll::add(&self.epoll, &pidfd, EventData::new_u64(session), EventFlags::IN).map_err(errno)?;
-        sessions.processes.insert(session, Process { pidfd, pid: number, locks: HashSet::new() });
+        sessions.processes.insert(session, Process { pidfd, pid: number, locks: HashSet::new(), given_up: false });
         Ok(())
     }
 
@@ -329,7 +360,7 @@ impl Shared {
         self.owes.store(!owed.is_empty(), Ordering::Release);
     }
 
-    /// Waits, and takes out the sessions whose processes died.
+    /// Waits, and takes out the sessions whose processes died, or gave them up.
     fn gather(
         &self,
         events: &mut Vec<epoll::Event>,
@@ -344,7 +375,7 @@ impl Shared {
             }
         }
         let mut sessions = self.sessions();
-        let mut dead = Vec::new();
+        let mut dead = std::mem::take(&mut sessions.ended);
         for event in events.iter() {
             match event.data.u64() {
                 STOP => {

@@ -23,6 +23,11 @@ pub enum AgentRequest {
         /// The server.
         server: bivouac_layout::ServerId,
     },
+    /// The process gives a session up before it ends. Its process locks go with the last of its sessions.
+    Detach {
+        /// The session.
+        session: u64,
+    },
 }
 
 /// Replies of the agent.

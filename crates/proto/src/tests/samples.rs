@@ -189,6 +189,7 @@ pub(super) fn requests() -> Vec<Request<'static>> {
         AgentRequest::Attach { pid: u32::MAX },
         AgentRequest::Map,
         AgentRequest::HoldsLocks { session: u64::MAX, server: ServerId(u16::MAX) },
+        AgentRequest::Detach { session: u64::MAX },
     ];
     let control = [
         ControlRequest::Ping { epoch: Epoch(u64::MAX), leader: NodeId(u16::MAX), lease: None },

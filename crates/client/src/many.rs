@@ -1,0 +1,169 @@
+//! Reading pieces of many files at once, without opening them.
+//!
+//! What a program reads from a thousand small files costs it a round trip for each request, if it asks for one after the
+//! other. Here all names are looked up in one exchange with all servers concerned, and all data is read in a second one. That
+//! is how most files are read. A file for which it does not do (a symbolic link, one that somebody writes to, a map or a layout that
+//! has changed meanwhile) is opened and read in the ordinary way.
+
+use crate::error::Fail;
+use crate::rpc::{DataJob, To, read_job};
+use crate::session::Client;
+use crate::walk::{Last, Place};
+use bivouac_layout::{Ino, Map};
+use bivouac_proto::attr::{Attr, FileKind, INLINE_MAX, Store};
+use bivouac_proto::data::{DataReply, DataRequest};
+use bivouac_proto::header::MAX_PAYLOAD;
+use bivouac_proto::meta::{At, MetaReply, MetaRequest};
+use bivouac_proto::{Errno, Reply, Request};
+use bivouac_transport::engine::Answered;
+use std::io::IoSliceMut;
+use std::sync::Arc;
+
+/// Pieces that are read together at most: each has a request under way, and memory for it.
+const TOGETHER: usize = 1024;
+
+/// A piece of a file that is to be read.
+pub struct Wanted<'a> {
+    /// The file, from the directory that all paths start from.
+    pub path: &'a [u8],
+    /// Where the piece begins, bytes.
+    pub offset: u64,
+    /// Where it goes; its length is the piece's.
+    pub into: &'a mut [u8],
+    /// How many bytes there are; fewer than wanted only at the end of the file.
+    pub result: Result<usize, Errno>,
+}
+
+impl Client {
+    /// Reads pieces of files. Each has its own result.
+    pub fn read_many(self: &Arc<Self>, start: Ino, wanted: &mut [Wanted<'_>]) {
+        for some in wanted.chunks_mut(TOGETHER) {
+            let found = self.find_many(start, some);
+            let rest = self.read_found(some, found);
+            for index in rest {
+                if let Some(one) = some.get_mut(index) {
+                    one.result = self.read_opened(start, one).map_err(Fail::errno);
+                }
+            }
+        }
+    }
+
+    /// Attributes of the files, where one exchange tells.
+    fn find_many(&self, start: Ino, wanted: &[Wanted<'_>]) -> Vec<Option<Box<Attr>>> {
+        let place = |one: &Wanted<'_>| match self.at_any_last(start, one.path, false, |_, last| Ok(last)) {
+            Ok(Last::Name(place)) if !place.slash && !place.dir.is_forwarded() => Some(place),
+            _ => None,
+        };
+        let places: Vec<Option<Place>> = wanted.iter().map(place).collect();
+        let job = |place: &Place| {
+            let split = self.paths().is_split(place.dir);
+            let request = MetaRequest::Lookup { at: At { dir: place.dir, split, name: &place.name } };
+            let mut body = Vec::with_capacity(64);
+            bivouac_proto::encode(&Request::Meta(request), &mut body);
+            DataJob::new(To::entry(place.dir, split, &place.name, place.reached), body, &[], &mut [])
+        };
+        let mut jobs: Vec<DataJob<'_>> = places.iter().flatten().map(job).collect();
+        self.data_jobs(&mut jobs);
+        let mut answers = jobs.iter_mut().map(|job| match job.take() {
+            Ok(Answered { reply: Reply::Meta(MetaReply::Entry { attr, .. }), .. }) => Some(attr),
+            _ => None,
+        });
+        places.iter().map(|place| place.as_ref().and_then(|_| answers.next().flatten())).collect()
+    }
+
+    /// Reads those whose attributes are known, in one exchange. Which of all are left.
+    fn read_found(&self, wanted: &mut [Wanted<'_>], found: Vec<Option<Box<Attr>>>) -> Vec<usize> {
+        let map = self.map();
+        let mut left = Vec::new();
+        let mut jobs: Vec<DataJob<'_>> = Vec::with_capacity(wanted.len());
+        // The index of each file that is read, and for its pieces in blocks what is expected of each.
+        let mut reads: Vec<(usize, Vec<usize>)> = Vec::new();
+        for (index, (one, attr)) in wanted.iter_mut().zip(&found).enumerate() {
+            let Some(attr) = attr.as_deref().filter(|attr| attr.kind == FileKind::File) else {
+                left.push(index);
+                continue;
+            };
+            if !self.allowed(attr.mode, attr.uid, attr.gid, 4, false) {
+                one.result = Err(Errno::ACCESS);
+                continue;
+            }
+            let inside = attr.size.saturating_sub(one.offset).min(one.into.len() as u64) as usize;
+            match self.jobs_for(&map, attr, one.offset, &mut one.into[..inside], &mut jobs) {
+                Some(lengths) => {
+                    one.result = Ok(inside);
+                    reads.push((index, lengths));
+                }
+                None => left.push(index),
+            }
+        }
+        self.data_jobs(&mut jobs);
+        let mut answers = jobs.iter_mut();
+        for (index, lengths) in reads {
+            // Whatever else has come, an open file is asked again.
+            let whole = lengths.iter().filter(|length| !is_whole(answers.next(), **length)).count() == 0;
+            if !whole {
+                left.push(index);
+            }
+        }
+        left
+    }
+
+    /// The requests for a range that lies within a file, and how long each answer has to be. `None`: it cannot be read so.
+    fn jobs_for<'b>(
+        &self,
+        map: &Map,
+        attr: &Attr,
+        offset: u64,
+        into: &'b mut [u8],
+        jobs: &mut Vec<DataJob<'b>>,
+    ) -> Option<Vec<usize>> {
+        if into.is_empty() {
+            return (attr.store != Store::Blocks { settled: false }).then(Vec::new);
+        }
+        let layout = match (attr.store, attr.layout.as_deref()) {
+            (Store::Inline, _) if into.len() <= INLINE_MAX => {
+                let request = MetaRequest::ReadInline { ino: attr.ino, offset, len: into.len() as u32 };
+                let mut body = Vec::with_capacity(32);
+                bivouac_proto::encode(&Request::Meta(request), &mut body);
+                let lengths = vec![into.len()];
+                jobs.push(DataJob::new(To::inode(attr.ino), body, &[], into));
+                return Some(lengths);
+            }
+            (Store::Blocks { settled: true }, Some(layout)) if layout.replicas == 1 && layout.is_valid(map) => layout,
+            _ => return None,
+        };
+        let pieces: Vec<_> = layout.pieces(map, offset..offset + into.len() as u64).collect();
+        let covered: u64 = pieces.iter().map(|piece| piece.len).sum();
+        if covered != into.len() as u64 || pieces.iter().any(|piece| piece.len > u64::from(MAX_PAYLOAD)) {
+            return None;
+        }
+        let mut rest = into;
+        for piece in &pieces {
+            let (now, later) = rest.split_at_mut(piece.len as usize);
+            let request = DataRequest::Read { ino: attr.ino, offset: piece.offset, len: piece.len as u32 };
+            jobs.push(read_job((piece, layout.version), request, now));
+            rest = later;
+        }
+        Some(pieces.iter().map(|piece| piece.len as usize).collect())
+    }
+
+    /// Reads one in the ordinary way.
+    fn read_opened(self: &Arc<Self>, start: Ino, one: &mut Wanted<'_>) -> Result<usize, Fail> {
+        let file = self.open(start, one.path, libc::O_RDONLY, 0)?;
+        let read = file.pread(one.offset, &mut [IoSliceMut::new(one.into)]);
+        self.close_alone(file.id());
+        Ok(read?)
+    }
+}
+
+/// Whether an answer has brought all that was asked for. (Holes are asked for again: only who knows how long the file is can
+/// tell them from what is missing.)
+fn is_whole(job: Option<&mut DataJob<'_>>, length: usize) -> bool {
+    let Some(job) = job else { return false };
+    match job.take() {
+        Ok(Answered { reply: Reply::Data(DataReply::Read { .. }) | Reply::Meta(MetaReply::Attr(_)), payload_len, .. }) => {
+            payload_len == length
+        }
+        _ => false,
+    }
+}
