@@ -1,7 +1,7 @@
 # Targets for people; `make help` lists them. Everything is incremental, and quiet when there is nothing to do.
 
 # What a fresh Debian 12 needs besides a Rust toolchain: to build, for the demo, and for the whole-system tests.
-PACKAGES := build-essential git curl iproute2 openssh-client perl python3 python3-venv bc time \
+PACKAGES := build-essential pkg-config git curl iproute2 openssh-client perl python3 python3-venv bc time \
             fio bindfs rsync sqlite3 mpich libmpich-dev libhdf5-mpich-dev attr util-linux
 
 # Suites of others that the tests run, with their versions on crates.io. They go beside what is built.
@@ -23,7 +23,7 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 .PHONY: help build setup lint test unit system python demo bench bench-faults bench-malleability explore-demo clean
 
 help:
-	@echo "make build   the programs: $(TARGET)/release/bivouac and libbivouac_preload.so beside it"
+	@echo "make build   the programs: $(TARGET)/release/bivouac and libbivouac_preload.so beside it; the C library: $(TARGET)/library"
 	@echo "make demo    a real workload on four servers, checked against a local directory (under 2 minutes)"
 	@echo "make bench   speed beside the machine's limits (some 40 minutes; bench/run --quick TARGET... for parts of it)"
 	@echo "make bench-malleability  how fast files move when servers come and leave, and what programs feel of it, on 8 shaped links (some 60 minutes)"
@@ -35,7 +35,8 @@ help:
 	@echo "make setup   installs with apt-get (as root) and cargo what is missing"
 
 build:
-	@$(CARGO) build --quiet --release -p bivouac-cli -p bivouac-preload
+	@$(CARGO) build --quiet --release -p bivouac-cli -p bivouac-preload -p bivouac-capi
+	@scripts/library.sh $(TARGET)
 
 setup:
 	@scripts/setup.sh $(PACKAGES)

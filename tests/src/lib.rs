@@ -11,6 +11,7 @@ mod compare;
 pub mod failing;
 pub mod forwarding;
 pub mod kills;
+pub mod library;
 pub mod load;
 mod machine;
 pub mod model;

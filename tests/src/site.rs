@@ -21,10 +21,22 @@ pub fn bivouac() -> &'static Path {
         }
         let status = Command::new(env!("CARGO"))
             .current_dir(root)
-            .args(["build", "--quiet", "--release", "-p", "bivouac-cli", "-p", "bivouac-preload"])
+            .args([
+                "build",
+                "--quiet",
+                "--release",
+                "-p",
+                "bivouac-cli",
+                "-p",
+                "bivouac-preload",
+                "-p",
+                "bivouac-capi",
+            ])
             .status()
             .expect("cargo runs");
         assert!(status.success(), "the release build failed");
+        let library = Command::new(root.join("scripts/library.sh")).arg(&target).status().expect("sh runs");
+        assert!(library.success(), "the C library could not be linked");
         target.join("release/bivouac")
     })
 }

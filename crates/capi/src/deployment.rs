@@ -154,7 +154,8 @@ unsafe fn hand_over(attached: Arc<Deployment>, place: *mut *const Deployment) ->
 /// `deployment` is NULL, or came from [`bivouac_attach`] and is not detached before `'a` ends.
 pub(crate) unsafe fn of<'a>(deployment: *const Deployment) -> Result<&'a Deployment, Failed> {
     // SAFETY: as the caller says.
-    unsafe { deployment.as_ref() }.ok_or_else(|| Failed::new(Errno::INVAL, "a NULL was given for a deployment"))
+    unsafe { deployment.as_ref() }
+        .ok_or_else(|| Failed::new(Errno::INVAL, "a NULL was given for a deployment"))
 }
 
 /// A reference of one's own to it.
@@ -183,7 +184,8 @@ fn key(digits: &[u8]) -> Result<Key, Failed> {
     }
     let mut key = [0; KEY_LEN];
     for (byte, pair) in key.iter_mut().zip(digits.chunks_exact(2)) {
-        let digit = |at: usize| pair.get(at).and_then(|digit| char::from(*digit).to_digit(16)).ok_or_else(wrong);
+        let digit =
+            |at: usize| pair.get(at).and_then(|digit| char::from(*digit).to_digit(16)).ok_or_else(wrong);
         *byte = (digit(0)? << 4 | digit(1)?) as u8;
     }
     Ok(Key(key))

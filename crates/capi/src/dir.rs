@@ -6,8 +6,8 @@ use crate::stat::{bivouac_stat, shown};
 use crate::text::{path, put};
 use bivouac_client::Fail;
 use bivouac_layout::Ino;
-use bivouac_proto::attr::{Attr, DirEntry, FileKind, NAME_MAX};
 use bivouac_proto::Errno;
+use bivouac_proto::attr::{Attr, DirEntry, FileKind, NAME_MAX};
 use std::collections::VecDeque;
 use std::ffi::{c_char, c_int};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -106,12 +106,19 @@ pub unsafe extern "C" fn bivouac_opendir(
 /// # Safety
 /// `directory` is NULL or open; `entries` is valid for `most` of them.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn bivouac_readdir(directory: *const Dir, entries: *mut bivouac_entry, most: usize) -> isize {
+pub unsafe extern "C" fn bivouac_readdir(
+    directory: *const Dir,
+    entries: *mut bivouac_entry,
+    most: usize,
+) -> isize {
     answer(|| {
         // SAFETY: as the caller says.
         let dir = unsafe { directory.as_ref() }.ok_or(Errno::BADF)?;
         if dir.forks != dir.deployment.client.forks() {
-            return Err(Failed::new(Errno::BADF, "the directory was opened before a fork: open it in this process"));
+            return Err(Failed::new(
+                Errno::BADF,
+                "the directory was opened before a fork: open it in this process",
+            ));
         }
         if entries.is_null() {
             return Err(Errno::INVAL.into());

@@ -281,7 +281,12 @@ pub unsafe extern "C" fn bivouac_ftruncate(file: *const File, length: off_t) -> 
 /// # Safety
 /// `file` is NULL or open.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn bivouac_fallocate(file: *const File, mode: c_int, offset: off_t, length: off_t) -> c_int {
+pub unsafe extern "C" fn bivouac_fallocate(
+    file: *const File,
+    mode: c_int,
+    offset: off_t,
+    length: off_t,
+) -> c_int {
     status(|| {
         // SAFETY: as the caller says.
         Ok(unsafe { of(file) }?.fallocate(mode, offset, length)?)

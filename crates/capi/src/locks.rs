@@ -15,7 +15,11 @@ const EXCLUSIVE: c_int = 2;
 /// A range as the client core wants it.
 fn range(offset: off_t, length: off_t) -> Result<(u64, u64), Failed> {
     let (start, length) = (natural(offset)?, natural(length)?);
-    let end = if length == 0 { u64::MAX } else { start.checked_add(length).ok_or(Errno(libc::EOVERFLOW as u16))? };
+    let end = if length == 0 {
+        u64::MAX
+    } else {
+        start.checked_add(length).ok_or(Errno(libc::EOVERFLOW as u16))?
+    };
     Ok((start, end))
 }
 
@@ -65,7 +69,12 @@ pub unsafe extern "C" fn bivouac_lock(
 /// # Safety
 /// `file` is NULL or open.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn bivouac_can_lock(file: *const File, kind: c_int, offset: off_t, length: off_t) -> c_int {
+pub unsafe extern "C" fn bivouac_can_lock(
+    file: *const File,
+    kind: c_int,
+    offset: off_t,
+    length: off_t,
+) -> c_int {
     answer(|| {
         // SAFETY: as the caller says.
         let file = unsafe { of(file) }?;

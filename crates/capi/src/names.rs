@@ -29,7 +29,11 @@ unsafe fn with(
 /// # Safety
 /// `deployment` is NULL or an attached one; `name` is NULL or ends with NUL.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn bivouac_mkdir(deployment: *const Deployment, name: *const c_char, mode: mode_t) -> c_int {
+pub unsafe extern "C" fn bivouac_mkdir(
+    deployment: *const Deployment,
+    name: *const c_char,
+    mode: mode_t,
+) -> c_int {
     // SAFETY: as the caller says.
     unsafe { with(deployment, name, |client, path| Ok(client.mkdir(Ino::ROOT, path, mode)?)) }
 }
@@ -119,7 +123,8 @@ pub unsafe extern "C" fn bivouac_readlink(
 ) -> isize {
     answer(|| {
         // SAFETY: as the caller says.
-        let (deployment, path, room) = unsafe { (of(deployment)?, path(name)?, room(target.cast(), length)?) };
+        let (deployment, path, room) =
+            unsafe { (of(deployment)?, path(name)?, room(target.cast(), length)?) };
         let found = deployment.client.readlink(Ino::ROOT, path)?;
         let most = found.len().min(room.len());
         room[..most].copy_from_slice(&found[..most]);

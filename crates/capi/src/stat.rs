@@ -80,7 +80,11 @@ pub unsafe extern "C" fn bivouac_stat(
 /// # Safety
 /// `deployment` is NULL or an attached one; `name` is NULL or ends with NUL.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn bivouac_access(deployment: *const Deployment, name: *const c_char, mask: c_int) -> c_int {
+pub unsafe extern "C" fn bivouac_access(
+    deployment: *const Deployment,
+    name: *const c_char,
+    mask: c_int,
+) -> c_int {
     status(|| {
         // SAFETY: as the caller says.
         let (deployment, path) = unsafe { (of(deployment)?, path(name)?) };
@@ -93,7 +97,11 @@ pub unsafe extern "C" fn bivouac_access(deployment: *const Deployment, name: *co
 /// # Safety
 /// `deployment` is NULL or an attached one; `name` is NULL or ends with NUL.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn bivouac_truncate(deployment: *const Deployment, name: *const c_char, length: off_t) -> c_int {
+pub unsafe extern "C" fn bivouac_truncate(
+    deployment: *const Deployment,
+    name: *const c_char,
+    length: off_t,
+) -> c_int {
     status(|| {
         // SAFETY: as the caller says.
         let (deployment, path) = unsafe { (of(deployment)?, path(name)?) };
@@ -116,7 +124,11 @@ unsafe fn set(deployment: *const Deployment, name: *const c_char, follow: bool, 
 /// # Safety
 /// `deployment` is NULL or an attached one; `name` is NULL or ends with NUL.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn bivouac_chmod(deployment: *const Deployment, name: *const c_char, mode: mode_t) -> c_int {
+pub unsafe extern "C" fn bivouac_chmod(
+    deployment: *const Deployment,
+    name: *const c_char,
+    mode: mode_t,
+) -> c_int {
     let changes = SetAttr { mode: Some((mode & 0o7777) as u16), ..SetAttr::default() };
     // SAFETY: as the caller says.
     unsafe { set(deployment, name, true, changes) }

@@ -38,7 +38,9 @@ pub(crate) unsafe fn room<'a>(buffer: *mut c_void, length: usize) -> Result<&'a 
         (_, 0) => Ok(&mut []),
         (true, _) => Err(Errno(libc::EFAULT as u16).into()),
         // SAFETY: as the caller says. (No object is longer than isize::MAX.)
-        (false, _) => Ok(unsafe { std::slice::from_raw_parts_mut(buffer.cast(), length.min(isize::MAX as usize)) }),
+        (false, _) => {
+            Ok(unsafe { std::slice::from_raw_parts_mut(buffer.cast(), length.min(isize::MAX as usize)) })
+        }
     }
 }
 
@@ -51,7 +53,9 @@ pub(crate) unsafe fn bytes<'a>(buffer: *const c_void, length: usize) -> Result<&
         (_, 0) => Ok(&[]),
         (true, _) => Err(Errno(libc::EFAULT as u16).into()),
         // SAFETY: as the caller says. (No object is longer than isize::MAX.)
-        (false, _) => Ok(unsafe { std::slice::from_raw_parts(buffer.cast(), length.min(isize::MAX as usize)) }),
+        (false, _) => {
+            Ok(unsafe { std::slice::from_raw_parts(buffer.cast(), length.min(isize::MAX as usize)) })
+        }
     }
 }
 

@@ -47,7 +47,9 @@ impl Fail {
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// No deployment can have this name.
-    #[error("'{name}' cannot be the name of a deployment: it has up to {NAME_MAX} letters, digits, '-', '_' and '.'")]
+    #[error(
+        "'{name}' cannot be the name of a deployment: it has up to {NAME_MAX} letters, digits, '-', '_' and '.'"
+    )]
     Name {
         /// What was given.
         name: String,

@@ -50,11 +50,11 @@ mod spread;
 mod unsynced;
 mod walk;
 
+pub use bivouac_node::Environment;
 pub use error::{ClientError, Fail};
 pub use handle::Handle;
 pub use list::Entries;
 pub use locks::{KeptBlocks, LockKind};
-pub use bivouac_node::Environment;
 pub use many::Wanted;
 pub use maps::MapRef;
 pub use names::StatFs;

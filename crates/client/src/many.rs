@@ -129,7 +129,11 @@ impl Client {
                 jobs.push(DataJob::new(To::inode(attr.ino), body, &[], into));
                 return Some(lengths);
             }
-            (Store::Blocks { settled: true }, Some(layout)) if layout.replicas == 1 && layout.is_valid(map) => layout,
+            (Store::Blocks { settled: true }, Some(layout))
+                if layout.replicas == 1 && layout.is_valid(map) =>
+            {
+                layout
+            }
             _ => return None,
         };
         let pieces: Vec<_> = layout.pieces(map, offset..offset + into.len() as u64).collect();
@@ -161,9 +165,11 @@ impl Client {
 fn is_whole(job: Option<&mut DataJob<'_>>, length: usize) -> bool {
     let Some(job) = job else { return false };
     match job.take() {
-        Ok(Answered { reply: Reply::Data(DataReply::Read { .. }) | Reply::Meta(MetaReply::Attr(_)), payload_len, .. }) => {
-            payload_len == length
-        }
+        Ok(Answered {
+            reply: Reply::Data(DataReply::Read { .. }) | Reply::Meta(MetaReply::Attr(_)),
+            payload_len,
+            ..
+        }) => payload_len == length,
         _ => false,
     }
 }

@@ -421,7 +421,6 @@ impl Client {
         &self.askers[id.index as usize % ASKERS]
     }
 
-
     pub(crate) fn pages(&self) -> &Pages {
         &self.pages
     }

@@ -50,9 +50,7 @@ impl Client {
         let mut found: Vec<Location> = Vec::new();
         let mut add = |offset, len, group| {
             let mut servers: Vec<ServerId> = map.serving(group).collect();
-            servers.sort_by_key(|server| {
-                map.server(*server).is_none_or(|server| server.node != self.node())
-            });
+            servers.sort_by_key(|server| map.server(*server).is_none_or(|server| server.node != self.node()));
             match found.last_mut() {
                 Some(last) if last.servers == servers => last.len += len,
                 _ => found.push(Location { offset, len, servers }),
@@ -61,7 +59,9 @@ impl Client {
         match attr.layout.as_deref() {
             _ if range.start >= end || attr.kind != FileKind::File => {}
             Some(layout) => {
-                layout.pieces(&map, range.start..end).for_each(|piece| add(piece.offset, piece.len, piece.group));
+                layout
+                    .pieces(&map, range.start..end)
+                    .for_each(|piece| add(piece.offset, piece.len, piece.group));
             }
             None => add(range.start, end - range.start, Group::Shard(attr.ino.shard())),
         }

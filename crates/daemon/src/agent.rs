@@ -266,7 +266,9 @@ impl Shared {
         let pid = i32::try_from(number).ok().and_then(Pid::from_raw).ok_or(Errno::INVAL)?;
         let pidfd = pidfd_open(pid, PidfdFlags::empty()).map_err(errno)?;
         epoll::add(&self.epoll, &pidfd, EventData::new_u64(session), EventFlags::IN).map_err(errno)?;
-        sessions.processes.insert(session, Process { pidfd, pid: number, locks: HashSet::new(), given_up: false });
+        sessions
+            .processes
+            .insert(session, Process { pidfd, pid: number, locks: HashSet::new(), given_up: false });
         Ok(())
     }
 

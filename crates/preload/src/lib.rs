@@ -18,6 +18,9 @@
 //! Rules for all of it: if no deployment is configured, a face only looks at a flag and passes the call on; a
 //! foreign descriptor costs one look into a table; the library never calls libc's file functions, because
 //! these are its own faces; a panic becomes EIO; only a call that fails sets `errno`.
+//!
+//! The functions of the C library are in it, too (`bivouac_capi`): a program that is linked with that one, and preloaded, has
+//! one client for both.
 
 #[macro_use]
 mod macros;
@@ -44,6 +47,7 @@ fn start(envp: *const *const libc::c_char) {
     faces::stdio::begin();
     // SAFETY: the environment that the kernel made; nothing else of the program runs yet.
     let closed = unsafe { vfs::carried::take(envp) };
+    bivouac_capi::share(vfs::state::shared);
     if vfs::begin(envp) {
         if let Some(closed) = closed {
             vfs::carried::give_up(&closed);

@@ -235,6 +235,14 @@ pub fn client() -> Result<&'static Arc<Client>, Errno> {
     Ok(unsafe { &*client })
 }
 
+/// The client, for functions of the C library that mean the deployment of this name. `None`: it is another one than this
+/// library's, or none can be had.
+pub fn shared(name: &str) -> Option<Arc<Client>> {
+    let is_ours = environment().is_some_and(|environment| environment.name == name);
+    // A `vfork` child's client is not for keeping.
+    if is_ours && !borrowed() { client().ok().cloned() } else { None }
+}
+
 #[cold]
 fn attach() -> Result<&'static Arc<Client>, Errno> {
     let process = u64::from(process::pid()) << 32;
