@@ -38,23 +38,49 @@ impl Client {
     /// Reads pieces of files. Each has its own result.
     pub fn read_many(self: &Arc<Self>, start: Ino, wanted: &mut [Wanted<'_>]) {
         for some in wanted.chunks_mut(TOGETHER) {
-            let found = self.find_many(start, some);
-            let rest = self.read_found(some, found);
-            for index in rest {
-                if let Some(one) = some.get_mut(index) {
-                    one.result = self.read_opened(start, one).map_err(Fail::errno);
-                }
+            let found = self.find_many(start, some.iter().map(|one| one.path));
+            let is_left = self.read_found(some, found);
+            for (one, _) in some.iter_mut().zip(is_left).filter(|(_, is_left)| *is_left) {
+                one.result = self.read_opened(start, one).map_err(Fail::errno);
             }
         }
     }
 
+    /// Reads all of many files.
+    pub fn read_files(self: &Arc<Self>, start: Ino, paths: &[&[u8]]) -> Vec<Result<Vec<u8>, Errno>> {
+        let mut all = Vec::with_capacity(paths.len());
+        for some in paths.chunks(TOGETHER) {
+            let found = self.find_many(start, some.iter().copied());
+            let length = |attr: &Option<Box<Attr>>| {
+                // What is longer than a message is read alone.
+                let attr = attr.as_deref().filter(|attr| attr.size <= u64::from(MAX_PAYLOAD));
+                attr.map_or(0, |attr| attr.size as usize)
+            };
+            let mut buffers: Vec<Vec<u8>> = found.iter().map(|attr| vec![0; length(attr)]).collect();
+            let whole = |attr: Option<Box<Attr>>| attr.filter(|attr| attr.size <= u64::from(MAX_PAYLOAD));
+            let mut wanted: Vec<Wanted<'_>> = some
+                .iter()
+                .zip(&mut buffers)
+                .map(|(path, into)| Wanted { path, offset: 0, into, result: Err(Errno::IO) })
+                .collect();
+            let is_left = self.read_found(&mut wanted, found.into_iter().map(whole).collect());
+            let results: Vec<_> = wanted.into_iter().map(|one| one.result).collect();
+            let done = results.into_iter().zip(buffers).map(|(result, buffer)| result.map(|_| buffer));
+            all.extend(done.zip(some).zip(is_left).map(|((done, path), is_left)| match is_left {
+                true => self.read_whole(start, path).map_err(Fail::errno),
+                false => done,
+            }));
+        }
+        all
+    }
+
     /// Attributes of the files, where one exchange tells.
-    fn find_many(&self, start: Ino, wanted: &[Wanted<'_>]) -> Vec<Option<Box<Attr>>> {
-        let place = |one: &Wanted<'_>| match self.at_any_last(start, one.path, false, |_, last| Ok(last)) {
+    fn find_many<'p>(&self, start: Ino, paths: impl Iterator<Item = &'p [u8]>) -> Vec<Option<Box<Attr>>> {
+        let place = |path| match self.at_any_last(start, path, false, |_, last| Ok(last)) {
             Ok(Last::Name(place)) if !place.slash && !place.dir.is_forwarded() => Some(place),
             _ => None,
         };
-        let places: Vec<Option<Place>> = wanted.iter().map(place).collect();
+        let places: Vec<Option<Place>> = paths.map(place).collect();
         let job = |place: &Place| {
             let split = self.paths().is_split(place.dir);
             let request = MetaRequest::Lookup { at: At { dir: place.dir, split, name: &place.name } };
@@ -71,16 +97,16 @@ impl Client {
         places.iter().map(|place| place.as_ref().and_then(|_| answers.next().flatten())).collect()
     }
 
-    /// Reads those whose attributes are known, in one exchange. Which of all are left.
-    fn read_found(&self, wanted: &mut [Wanted<'_>], found: Vec<Option<Box<Attr>>>) -> Vec<usize> {
+    /// Reads those whose attributes are known, in one exchange. Whether each is left for another way.
+    fn read_found(&self, wanted: &mut [Wanted<'_>], found: Vec<Option<Box<Attr>>>) -> Vec<bool> {
         let map = self.map();
-        let mut left = Vec::new();
+        let mut is_left = vec![false; wanted.len()];
         let mut jobs: Vec<DataJob<'_>> = Vec::with_capacity(wanted.len());
         // The index of each file that is read, and for its pieces in blocks what is expected of each.
         let mut reads: Vec<(usize, Vec<usize>)> = Vec::new();
         for (index, (one, attr)) in wanted.iter_mut().zip(&found).enumerate() {
             let Some(attr) = attr.as_deref().filter(|attr| attr.kind == FileKind::File) else {
-                left.push(index);
+                is_left[index] = true;
                 continue;
             };
             if !self.allowed(attr.mode, attr.uid, attr.gid, 4, false) {
@@ -93,19 +119,17 @@ impl Client {
                     one.result = Ok(inside);
                     reads.push((index, lengths));
                 }
-                None => left.push(index),
+                None => is_left[index] = true,
             }
         }
         self.data_jobs(&mut jobs);
         let mut answers = jobs.iter_mut();
         for (index, lengths) in reads {
-            // Whatever else has come, an open file is asked again.
-            let whole = lengths.iter().filter(|length| !is_whole(answers.next(), **length)).count() == 0;
-            if !whole {
-                left.push(index);
-            }
+            // All its answers are looked at, also behind one that will not do.
+            let lacking = lengths.iter().filter(|length| !is_whole(answers.next(), **length)).count();
+            is_left[index] = lacking > 0;
         }
-        left
+        is_left
     }
 
     /// The requests for a range that lies within a file, and how long each answer has to be. `None`: it cannot be read so.
@@ -149,6 +173,32 @@ impl Client {
             rest = later;
         }
         Some(pieces.iter().map(|piece| piece.len as usize).collect())
+    }
+
+    /// Reads all of one file in the ordinary way.
+    fn read_whole(self: &Arc<Self>, start: Ino, path: &[u8]) -> Result<Vec<u8>, Fail> {
+        let file = self.open(start, path, libc::O_RDONLY, 0)?;
+        let read = || -> Result<Vec<u8>, Errno> {
+            let mut bytes = vec![0; file.attr()?.size as usize];
+            let mut filled = 0;
+            loop {
+                let count = file.pread(filled as u64, &mut [IoSliceMut::new(&mut bytes[filled..])])?;
+                filled += count;
+                // It may have become shorter or longer meanwhile.
+                if count == 0 && filled < bytes.len() {
+                    bytes.truncate(filled);
+                }
+                if filled == bytes.len() {
+                    match file.attr()?.size as usize {
+                        size if size > filled => bytes.resize(size, 0),
+                        _ => return Ok(bytes),
+                    }
+                }
+            }
+        };
+        let bytes = read();
+        self.close_alone(file.id());
+        Ok(bytes?)
     }
 
     /// Reads one in the ordinary way.
