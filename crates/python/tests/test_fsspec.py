@@ -16,9 +16,9 @@ from fsspec.tests.abstract import (
 
 
 class Fixtures(AbstractFixtures):
-    @pytest.fixture(scope="class")
+    @pytest.fixture
     def fs(self, running):
-        return fsspec.filesystem("bivouac", deployment=running.name)
+        return fsspec.filesystem("bivouac", deployment=running.name, auto_mkdir=True)
 
     @pytest.fixture
     def fs_path(self, fs):

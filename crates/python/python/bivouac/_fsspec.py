@@ -31,15 +31,16 @@ def _split(url):
 
 class BivouacFileSystem(AbstractFileSystem):
     """A deployment as fsspec sees it. `deployment`: its name, or a `bivouac.Deployment`; `key`: its key, if this node is not to be
-    asked for it."""
+    asked for it; `auto_mkdir`: writing a file makes the directories that it is to be in, as with stores that have none."""
 
     protocol = PROTOCOL
     root_marker = "/"
     local_file = False
 
-    def __init__(self, deployment=None, key=None, **options):
+    def __init__(self, deployment=None, key=None, auto_mkdir=False, **options):
         options.setdefault("use_listings_cache", False)
         super().__init__(**options)
+        self.auto_mkdir = auto_mkdir
         self.deployment = deployment if isinstance(deployment, Deployment) else Deployment(deployment, key=key)
 
     @property
@@ -212,11 +213,18 @@ class BivouacFileSystem(AbstractFileSystem):
         self.deployment.chmod(self._strip_protocol(path), mode)
 
     def touch(self, path, truncate=True, **_):
-        path = self._strip_protocol(path)
+        path = self._made(path)
         self.deployment.open(path, "wb" if truncate else "ab", 0).close()
         self.deployment.utime(path)
 
     # Data.
+
+    def _made(self, path):
+        """A path of a file that is to be written."""
+        path = self._strip_protocol(path)
+        if self.auto_mkdir:
+            self.makedirs(self._parent(path), exist_ok=True)
+        return path
 
     @staticmethod
     def _copied(reader, writer, most=4 << 20):
@@ -260,7 +268,7 @@ class BivouacFileSystem(AbstractFileSystem):
                 callback.absolute_update(size)
 
     def _open(self, path, mode="rb", block_size=None, autocommit=True, cache_options=None, **_):
-        path = self._strip_protocol(path)
+        path = self._made(path) if "r" not in mode else self._strip_protocol(path)
         size = block_size if isinstance(block_size, int) and block_size > 1 else BUFFER
         if not autocommit and "r" not in mode:
             return _Pending(self, path, mode)
@@ -327,7 +335,7 @@ class BivouacFileSystem(AbstractFileSystem):
         return done
 
     def pipe_file(self, path, value, mode="overwrite", **_):
-        path = self._strip_protocol(path)
+        path = self._made(path)
         with self.deployment.open(path, "xb" if mode == "create" else "wb", 0) as file:
             rest = memoryview(value).cast("B")
             while rest:
