@@ -3,6 +3,7 @@
 import os
 import pickle
 
+import bivouac
 import fsspec
 import pytest
 from fsspec.tests.abstract import (
@@ -18,18 +19,18 @@ from fsspec.tests.abstract import (
 class Fixtures(AbstractFixtures):
     @pytest.fixture
     def fs(self, running):
-        return fsspec.filesystem("bivouac", deployment=running.name, auto_mkdir=True)
+        return fsspec.filesystem("bivouac")
 
     @pytest.fixture
-    def fs_path(self, fs):
-        path = "/fsspec"
+    def fs_path(self, fs, running):
+        path = f"{running.name}/fsspec"
         fs.makedirs(path, exist_ok=True)
         return path
 
     @pytest.fixture(autouse=True)
-    def nothing_left(self, fs):
+    def nothing_left(self, fs, fs_path):
         yield
-        fs.rm("/fsspec", recursive=True) if fs.exists("/fsspec") else None
+        fs.rm(fs_path, recursive=True)
 
 
 class TestCopy(AbstractCopyTests, Fixtures):
@@ -59,9 +60,13 @@ def test_urls(job, url):
         assert file.read() == b"text"
     fs, path = fsspec.core.url_to_fs(f"{url}/a/b.txt")
     assert fs.unstrip_protocol(path) == f"{url}/a/b.txt"
-    assert fs.deployment.name == job.name
+    assert path == f"{job.name}/{url.rpartition('/')[2]}/a/b.txt"
+    assert fs.deployment(path).name == job.name
     assert pickle.loads(pickle.dumps(fs)).cat(path) == b"text"
-    assert fs._strip_protocol("bivouac://x/") == "/"
+    assert fs._strip_protocol("bivouac://x/") == "x"
+    with pytest.raises(OSError, match="not-there"):
+        fs.ls("bivouac://not-there/x")
+    assert not fs.exists("bivouac://not-there/x")
     assert fsspec.get_mapper(f"{url}/a")["b.txt"] == b"text"
 
 
@@ -84,13 +89,44 @@ def test_many_at_once(url):
 def test_what_others_change_is_seen_at_once(job, url):
     fs, root = fsspec.core.url_to_fs(url)
     assert fs.ls(root) == []
-    job.write_bytes(f"{root}/f", b"one")
+    inside = root.partition("/")[2]
+    job.write_bytes(f"{inside}/f", b"one")
     assert fs.ls(root, detail=False) == [f"{root}/f"]
     assert fs.info(f"{root}/f")["size"] == 3
-    job.write_bytes(f"{root}/f", b"longer")
+    job.write_bytes(f"{inside}/f", b"longer")
     assert fs.size(f"{root}/f") == 6
     assert fs.cat_file(f"{root}/f", -3) == b"ger"
     assert fs.tail(f"{root}/f", 2) == b"er"
+
+
+def test_the_environments_deployment_needs_no_name(job, url, monkeypatch):
+    monkeypatch.setenv("BIVOUAC_DEPLOYMENT", job.name)
+    with fsspec.open("bivouac:///of-environment", "w") as file:
+        file.write("x")
+    assert job.read_text("/of-environment") == "x"
+
+
+def test_two_deployments_are_used_at_once(job, url):
+    with bivouac.up() as other:
+        fs, root = fsspec.core.url_to_fs(url)
+        fs.pipe({f"{root}/a": b"first", f"{other.name}/d/b": b"second"})
+        assert fs.cat([f"{root}/a", f"{other.name}/d/b"]) == {f"{root}/a": b"first", f"{other.name}/d/b": b"second"}
+        fs.cp(f"{root}/a", f"{other.name}/copy")
+        fs.mv(f"{other.name}/d", f"{root}/moved", recursive=True)
+        assert fs.find(other.name) == [f"{other.name}/copy"]
+        assert fs.cat(f"{root}/moved/b") == b"second"
+        fs.close()
+
+
+def test_directories_are_made_unless_that_is_not_wanted(job, url):
+    fs, root = fsspec.core.url_to_fs(url)
+    fs.pipe(f"{root}/a/b/c", b"x")
+    with fs.open(f"{root}/d/e", "wb") as file:
+        file.write(b"y")
+    assert fs.find(root) == [f"{root}/a/b/c", f"{root}/d/e"]
+    strict = fsspec.filesystem("bivouac", auto_mkdir=False)
+    with pytest.raises(FileNotFoundError):
+        strict.pipe(f"{root}/f/g", b"x")
 
 
 def test_transactions_and_links(url):
@@ -100,7 +136,7 @@ def test_transactions_and_links(url):
             file.write(b"all or nothing")
         assert not fs.exists(f"{root}/f")
     assert fs.cat(f"{root}/f") == b"all or nothing"
-    fs.deployment.symlink("f", f"{root}/link")
+    fs.deployment(root).symlink("f", f"{root.partition('/')[2]}/link")
     shown = fs.info(f"{root}/link")
     assert (shown["type"], shown["islink"], shown["destination"], shown["size"]) == ("file", True, "f", 14)
     with pytest.raises(IsADirectoryError):

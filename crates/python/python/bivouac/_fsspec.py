@@ -1,7 +1,10 @@
 """fsspec: `bivouac://DEPLOYMENT/path`, or `bivouac:///path` for the deployment that the environment names.
 
+Deployments are to this file system what buckets are to a store of objects: the first name of a path is that of a deployment, so
+that one file system serves several, and a path is whole wherever a library takes it apart and puts it together again.
+
 Nothing is cached: what others write is seen at once, and asking costs no more than a cache would save. Files are Python's own
-buffered files over `RawFile`. `cat`, `cat_ranges` and `pipe` of many paths are few exchanges with all servers at the same time.
+buffered files over `RawFile`. `cat` and `cat_ranges` of many paths are few exchanges with all servers at the same time.
 """
 
 import errno
@@ -19,51 +22,57 @@ from ._file import BUFFER
 PROTOCOL = "bivouac"
 
 
-def _split(url):
-    """The deployment and the path of a URL; a path alone has no deployment."""
-    url = stringify_path(url)
-    for prefix in (f"{PROTOCOL}://", f"{PROTOCOL}::"):
-        if url.startswith(prefix):
-            name, slash, path = url[len(prefix) :].partition("/")
-            return name or None, slash + path
-    return None, url
-
-
 class BivouacFileSystem(AbstractFileSystem):
-    """A deployment as fsspec sees it. `deployment`: its name, or a `bivouac.Deployment`; `key`: its key, if this node is not to be
-    asked for it; `auto_mkdir`: writing a file makes the directories that it is to be in, as with stores that have none."""
+    """Deployments as fsspec sees them. `key`: the deployments' key, if this node is not to be asked for it; `auto_mkdir`: writing a
+    file makes the directories that it is to be in, as stores do that have none (and as Hadoop does)."""
 
     protocol = PROTOCOL
-    root_marker = "/"
-    local_file = False
+    root_marker = ""
 
-    def __init__(self, deployment=None, key=None, auto_mkdir=False, **options):
+    def __init__(self, key=None, auto_mkdir=True, **options):
         options.setdefault("use_listings_cache", False)
         super().__init__(**options)
-        self.auto_mkdir = auto_mkdir
-        self.deployment = deployment if isinstance(deployment, Deployment) else Deployment(deployment, key=key)
-
-    @property
-    def fsid(self):
-        return f"{PROTOCOL}-{self.deployment.name}"
+        self.key, self.auto_mkdir = key, auto_mkdir
+        self._deployments = {}
 
     @classmethod
     def _strip_protocol(cls, path):
         if isinstance(path, list):
             return [cls._strip_protocol(one) for one in path]
-        return "/" + _split(path)[1].strip("/")
-
-    @staticmethod
-    def _get_kwargs_from_urls(url):
-        name, _ = _split(url)
-        return {"deployment": name} if name else {}
+        path = stringify_path(path)
+        for prefix in (f"{PROTOCOL}://", f"{PROTOCOL}::"):
+            if path.startswith(prefix):
+                path = path[len(prefix) :]
+                if path.startswith("/"):
+                    path = os.environ.get("BIVOUAC_DEPLOYMENT", "") + path
+        return path.strip("/")
 
     def unstrip_protocol(self, name):
-        return f"{PROTOCOL}://{self.deployment.name}{self._strip_protocol(name)}"
+        return f"{PROTOCOL}://{self._strip_protocol(name)}"
+
+    def deployment(self, path) -> Deployment:
+        """The deployment of a path; it is attached to once."""
+        name = self._strip_protocol(path).partition("/")[0]
+        known = self._deployments.get(name)
+        if known is None or known.closed:
+            if not name:
+                raise FileNotFoundError(errno.ENOENT, "the path names no deployment: bivouac://DEPLOYMENT/path", path)
+            known = self._deployments.setdefault(name, Deployment(name, key=self.key))
+        return known
+
+    def _at(self, path):
+        """The deployment of a path, and the path in it."""
+        return self.deployment(path), "/" + self._strip_protocol(path).partition("/")[2]
+
+    def close(self):
+        """Detaches from all deployments."""
+        while self._deployments:
+            self._deployments.popitem()[1].close()
 
     # Looking.
 
-    def _shown(self, path, stat, target=None):
+    @staticmethod
+    def _shown(path, stat, target=None):
         kind = "directory" if modes.S_ISDIR(stat.st_mode) else "file" if modes.S_ISREG(stat.st_mode) else "other"
         shown = {
             "name": path,
@@ -82,47 +91,67 @@ class BivouacFileSystem(AbstractFileSystem):
             shown["destination"] = target
         return shown
 
-    def _followed(self, path, stat):
+    def _followed(self, path, job, inside, stat):
         """What is shown of an entry: of a symbolic link, what it leads to."""
         if not modes.S_ISLNK(stat.st_mode):
             return self._shown(path, stat)
-        target = self.deployment.readlink(path)
+        target = job.readlink(inside)
         try:
-            return self._shown(path, self.deployment.stat(path), target)
+            return self._shown(path, job.stat(inside), target)
         except OSError:
             return self._shown(path, stat, target)
 
     def info(self, path, **_):
         path = self._strip_protocol(path)
-        return self._followed(path, self.deployment.lstat(path))
+        if not path:
+            return {"name": "", "size": 0, "type": "directory"}
+        job, inside = self._at(path)
+        return self._followed(path, job, inside, job.lstat(inside))
 
     def ls(self, path, detail=True, **_):
         path = self._strip_protocol(path)
+        if not path:
+            found = [{"name": name, "size": 0, "type": "directory"} for name in sorted(self._deployments)]
+            return found if detail else [one["name"] for one in found]
+        job, inside = self._at(path)
         try:
-            found = [
-                self._followed(entry.path, entry.stat(follow_symlinks=False)) if detail else entry.path
-                for entry in self.deployment.scandir(path)
-            ]
+            entries = [(f"{path}/{entry.name}", entry) for entry in job.scandir(inside)]
         except NotADirectoryError:
             shown = self.info(path)
-            found = [shown if detail else path]
-        return found
+            return [shown if detail else path]
+        if not detail:
+            return [name for name, _ in entries]
+        return [self._followed(name, job, entry.path, entry.stat(follow_symlinks=False)) for name, entry in entries]
 
     def exists(self, path, **_):
-        return self.deployment.exists(self._strip_protocol(path))
+        try:
+            job, inside = self._at(path)
+        except OSError:
+            return self._strip_protocol(path) == ""
+        return job.exists(inside)
 
     def lexists(self, path, **_):
-        path = self._strip_protocol(path)
-        return self.deployment.islink(path) or self.deployment.exists(path)
+        job, inside = self._at(path)
+        return job.islink(inside) or job.exists(inside)
 
     def isfile(self, path):
-        return self.deployment.isfile(self._strip_protocol(path))
+        if not self._strip_protocol(path):
+            return False
+        job, inside = self._at(path)
+        return job.isfile(inside)
 
     def isdir(self, path):
-        return self.deployment.isdir(self._strip_protocol(path))
+        if not self._strip_protocol(path):
+            return True
+        try:
+            job, inside = self._at(path)
+        except OSError:
+            return False
+        return job.isdir(inside)
 
     def islink(self, path):
-        return self.deployment.islink(self._strip_protocol(path))
+        job, inside = self._at(path)
+        return job.islink(inside)
 
     def created(self, path):
         return datetime.fromtimestamp(self.info(path)["created"], tz=timezone.utc)
@@ -131,100 +160,99 @@ class BivouacFileSystem(AbstractFileSystem):
         return datetime.fromtimestamp(self.info(path)["mtime"], tz=timezone.utc)
 
     def ukey(self, path):
-        stat = self.deployment.stat(self._strip_protocol(path))
+        job, inside = self._at(path)
+        stat = job.stat(inside)
         return f"{stat.st_ino}-{stat.st_size}-{stat.st_mtime_ns}-{stat.st_ctime_ns}"
-
-    def checksum(self, path):
-        return int.from_bytes(self.ukey(path).encode()[-15:], "big")
 
     def locate(self, path, offset=0, length=None):
         """Which hosts have which part of a file (`bivouac.Location`)."""
-        return self.deployment.locate(self._strip_protocol(path), offset, length)
+        job, inside = self._at(path)
+        return job.locate(inside, offset, length)
 
     # Making, moving, removing.
 
     def mkdir(self, path, create_parents=True, **_):
-        path = self._strip_protocol(path)
+        job, inside = self._at(path)
         if create_parents:
-            self.makedirs(self._parent(path), exist_ok=True)
-        self.deployment.mkdir(path)
+            job.makedirs(os.path.dirname(inside), exist_ok=True)
+        job.mkdir(inside)
 
     def makedirs(self, path, exist_ok=False):
-        path = self._strip_protocol(path)
-        if path == "/":
-            if not exist_ok:
-                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
-            return
-        self.deployment.makedirs(path, exist_ok=exist_ok)
+        job, inside = self._at(path)
+        job.makedirs(inside, exist_ok=exist_ok)
 
     def rmdir(self, path):
-        self.deployment.rmdir(self._strip_protocol(path))
+        job, inside = self._at(path)
+        job.rmdir(inside)
 
     def rm_file(self, path):
-        self.deployment.remove(self._strip_protocol(path))
+        job, inside = self._at(path)
+        job.remove(inside)
 
     _rm = rm_file
 
     def rm(self, path, recursive=False, maxdepth=None):
-        if not isinstance(path, list):
-            path = [path]
         for one in self.expand_path(path, recursive=recursive, maxdepth=maxdepth)[::-1]:
-            if self.deployment.isdir(one) and not self.deployment.islink(one):
-                if one == "/":
-                    continue
+            job, inside = self._at(one)
+            if job.isdir(inside) and not job.islink(inside):
                 if not recursive:
                     raise IsADirectoryError(errno.EISDIR, "recursive is needed to remove a directory", one)
-                self.deployment.rmdir(one)
+                # The deployment itself stays.
+                if inside != "/":
+                    job.rmdir(inside)
             else:
-                self.deployment.remove(one)
+                job.remove(inside)
 
     def mv(self, path1, path2, recursive=False, maxdepth=None, **options):
-        source, target = self._strip_protocol(path1), self._strip_protocol(path2)
-        if self._has_glob(source) or (str(path2).endswith("/") and self.isdir(target)):
-            return super().mv(path1, path2, recursive=recursive, maxdepth=maxdepth, **options)
-        if self.isdir(source) and self.isdir(target):
-            return super().mv(path1, path2, recursive=True, maxdepth=maxdepth, **options)
-        self.makedirs(self._parent(target), exist_ok=True)
-        self.deployment.rename(source, target)
-
-    @staticmethod
-    def _has_glob(path):
-        return any(sign in path for sign in "*?[")
+        (job, source), (other, target) = self._at(path1), self._at(path2)
+        into = job.isdir(target) or str(path2).endswith("/")
+        if job is not other or into or any(sign in source for sign in "*?["):
+            return super().mv(path1, path2, recursive=recursive or job.isdir(source), maxdepth=maxdepth, **options)
+        if self.auto_mkdir:
+            job.makedirs(os.path.dirname(target), exist_ok=True)
+        job.rename(source, target)
 
     def mv_file(self, path1, path2, **_):
-        self.deployment.rename(self._strip_protocol(path1), self._strip_protocol(path2))
+        (job, source), (other, target) = self._at(path1), self._at(path2)
+        if job is not other:
+            self.cp_file(path1, path2)
+            return job.remove(source)
+        return job.rename(source, target)
 
     def cp_file(self, path1, path2, **_):
-        source, target = self._strip_protocol(path1), self._strip_protocol(path2)
-        if self.isdir(source):
-            self.makedirs(target, exist_ok=True)
+        (job, source), (other, target) = self._at(path1), self._at(path2)
+        if job.isdir(source):
+            other.makedirs(target, exist_ok=True)
             return
-        self.makedirs(self._parent(target), exist_ok=True)
-        with self.deployment.open(source, "rb", 0) as reader, self.deployment.open(target, "wb", 0) as writer:
+        with job.open(source, "rb", 0) as reader, self._written(other, target, "wb") as writer:
             self._copied(reader, writer)
 
     def link(self, src, dst, **_):
-        self.deployment.link(self._strip_protocol(src), self._strip_protocol(dst))
-
-    def symlink(self, src, dst, **_):
-        self.deployment.symlink(self._strip_protocol(src), self._strip_protocol(dst))
+        (job, source), (other, target) = self._at(src), self._at(dst)
+        if job is not other:
+            raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), src)
+        job.link(source, target)
 
     def chmod(self, path, mode):
-        self.deployment.chmod(self._strip_protocol(path), mode)
+        job, inside = self._at(path)
+        job.chmod(inside, mode)
 
     def touch(self, path, truncate=True, **_):
-        path = self._made(path)
-        self.deployment.open(path, "wb" if truncate else "ab", 0).close()
-        self.deployment.utime(path)
+        job, inside = self._at(path)
+        self._written(job, inside, "wb" if truncate else "ab").close()
+        job.utime(inside)
 
     # Data.
 
-    def _made(self, path):
-        """A path of a file that is to be written."""
-        path = self._strip_protocol(path)
-        if self.auto_mkdir:
-            self.makedirs(self._parent(path), exist_ok=True)
-        return path
+    def _written(self, job, path, mode, buffering=0):
+        """A file that is to be written, and if need be the directories above it."""
+        try:
+            return job.open(path, mode, buffering)
+        except FileNotFoundError:
+            if not self.auto_mkdir:
+                raise
+            job.makedirs(os.path.dirname(path), exist_ok=True)
+            return job.open(path, mode, buffering)
 
     @staticmethod
     def _copied(reader, writer, most=4 << 20):
@@ -235,80 +263,95 @@ class BivouacFileSystem(AbstractFileSystem):
                 rest = rest[writer.write(rest) :]
 
     def get_file(self, rpath, lpath, callback=None, outfile=None, **_):
-        path = self._strip_protocol(rpath)
-        if self.isdir(path):
+        job, inside = self._at(rpath)
+        if job.isdir(inside):
             os.makedirs(lpath, exist_ok=True)
             return
-        with self.deployment.open(path, "rb", 0) as reader:
+        with job.open(inside, "rb", 0) as reader:
+            size = reader.stat().st_size
             if callback is not None:
-                callback.set_size(reader.stat().st_size)
-            target = outfile if outfile is not None else None
-            if target is None:
+                callback.set_size(size)
+            if outfile is None:
                 os.makedirs(os.path.dirname(os.path.abspath(lpath)), exist_ok=True)
                 with open(lpath, "wb", 0) as writer:
                     self._copied(reader, writer)
             else:
-                self._copied(reader, target)
+                self._copied(reader, outfile)
             if callback is not None:
-                callback.absolute_update(reader.stat().st_size)
+                callback.absolute_update(size)
 
     def put_file(self, lpath, rpath, callback=None, mode="overwrite", **_):
-        path = self._strip_protocol(rpath)
+        job, inside = self._at(rpath)
         if os.path.isdir(lpath):
-            self.makedirs(path, exist_ok=True)
+            job.makedirs(inside, exist_ok=True)
             return
-        self.makedirs(self._parent(path), exist_ok=True)
         with open(lpath, "rb", 0) as reader:
             size = os.fstat(reader.fileno()).st_size
             if callback is not None:
                 callback.set_size(size)
-            with self.deployment.open(path, "xb" if mode == "create" else "wb", 0) as writer:
+            with self._written(job, inside, "xb" if mode == "create" else "wb") as writer:
                 self._copied(reader, writer)
             if callback is not None:
                 callback.absolute_update(size)
 
     def _open(self, path, mode="rb", block_size=None, autocommit=True, cache_options=None, **_):
-        path = self._made(path) if "r" not in mode else self._strip_protocol(path)
+        job, inside = self._at(path)
         size = block_size if isinstance(block_size, int) and block_size > 1 else BUFFER
-        if not autocommit and "r" not in mode:
-            return _Pending(self, path, mode)
-        return self.deployment.open(path, mode if "b" in mode else mode + "b", size)
+        mode = mode if "b" in mode else mode + "b"
+        if "r" in mode:
+            return job.open(inside, mode, size)
+        if not autocommit:
+            return _Pending(self, job, inside, mode, size)
+        return self._written(job, inside, mode, size)
 
-    def _range(self, path, start, end):
+    @staticmethod
+    def _range(job, path, start, end):
         """Offset and length of what a slice means."""
         if start is not None and start >= 0 and end is not None and end >= 0:
             return start, max(0, end - start)
-        size = self.deployment.stat(path).st_size
-        start, end, _ = slice(start, end).indices(size)
+        start, end, _ = slice(start, end).indices(job.stat(path).st_size)
         return start, max(0, end - start)
 
     def cat_file(self, path, start=None, end=None, **_):
-        path = self._strip_protocol(path)
-        with self.deployment.open(path, "rb", 0) as file:
+        job, inside = self._at(path)
+        with job.open(inside, "rb", 0) as file:
             if start is None and end is None:
                 return file.readall()
-            size = None if start is not None and start >= 0 and end is not None and end >= 0 else file.stat().st_size
-            if size is not None:
-                start, end, _ = slice(start, end).indices(size)
-            return file.pread(max(0, end - start), start)
+            offset, length = self._range(job, inside, start, end)
+            return file.pread(length, offset)
+
+    def _each(self, paths, ask):
+        """What `ask` says of the paths in each deployment, in their order."""
+        found, of_job = [None] * len(paths), {}
+        for index, path in enumerate(paths):
+            try:
+                job, inside = self._at(path)
+                of_job.setdefault(job, []).append((index, inside))
+            except OSError as error:
+                found[index] = error
+        for job, asked in of_job.items():
+            for (index, _), one in zip(asked, ask(job, asked)):
+                found[index] = one
+        return found
 
     def cat_ranges(self, paths, starts, ends, max_gap=None, on_error="return", **_):
-        paths = self._strip_protocol(list(paths))
+        paths = list(paths)
         starts = [starts] * len(paths) if not isinstance(starts, (list, tuple)) else starts
         ends = [ends] * len(paths) if not isinstance(ends, (list, tuple)) else ends
         if not len(paths) == len(starts) == len(ends):
             raise ValueError("there have to be as many paths as starts and ends")
-        found, pieces, asked = [None] * len(paths), [], []
-        for index, (path, start, end) in enumerate(zip(paths, starts, ends)):
-            try:
-                pieces.append((path, *self._range(path, start, end)))
-                asked.append(index)
-            except OSError as error:
-                if on_error == "raise":
-                    raise
-                found[index] = error
-        for index, piece in zip(asked, self.deployment.read_many(pieces, on_error="return")):
-            found[index] = piece
+
+        def ask(job, asked):
+            ranges = []
+            for index, inside in asked:
+                try:
+                    ranges.append((inside, *self._range(job, inside, starts[index], ends[index])))
+                except OSError:
+                    # Reading it says the same.
+                    ranges.append((inside, 0, 1))
+            return job.read_many(ranges, on_error="return")
+
+        found = self._each(paths, ask)
         errors = [one for one in found if isinstance(one, OSError)]
         if errors and on_error == "raise":
             raise errors[0]
@@ -316,27 +359,24 @@ class BivouacFileSystem(AbstractFileSystem):
 
     def cat(self, path, recursive=False, on_error="raise", **options):
         paths = self.expand_path(path, recursive=recursive)
-        alone = isinstance(path, str) and len(paths) == 1 and paths[0] == self._strip_protocol(path)
-        if alone and not recursive:
-            return self.cat_file(paths[0], **options)
-        if options:
+        if options or (isinstance(path, str) and paths == [self._strip_protocol(path)] and not recursive):
             return super().cat(path, recursive=recursive, on_error=on_error, **options)
-        found = self.deployment.read_files(paths, on_error="return")
+        found = self._each(paths, lambda job, asked: job.read_files([path for _, path in asked], on_error="return"))
+        # Directories that a pattern has found, or that are gone through, are not meant.
+        is_pattern = recursive or any(sign in str(path) for sign in "*?[")
         done = {}
         for name, one in zip(paths, found):
-            if isinstance(one, IsADirectoryError) and (recursive or self._has_glob(str(path))):
-                continue
             if isinstance(one, OSError):
+                if on_error == "omit" or (is_pattern and isinstance(one, IsADirectoryError)):
+                    continue
                 if on_error == "raise":
                     raise one
-                if on_error == "omit":
-                    continue
             done[name] = one
         return done
 
     def pipe_file(self, path, value, mode="overwrite", **_):
-        path = self._made(path)
-        with self.deployment.open(path, "xb" if mode == "create" else "wb", 0) as file:
+        job, inside = self._at(path)
+        with self._written(job, inside, "xb" if mode == "create" else "wb") as file:
             rest = memoryview(value).cast("B")
             while rest:
                 rest = rest[file.write(rest) :]
@@ -345,10 +385,10 @@ class BivouacFileSystem(AbstractFileSystem):
 class _Pending:
     """A file of a transaction: it gets its name when that is committed."""
 
-    def __init__(self, fs, path, mode):
-        self.fs, self.path = fs, path
+    def __init__(self, fs, job, path, mode, size):
+        self.job, self.path = job, path
         self.temporary = f"{path}.{uuid.uuid4().hex}.pending"
-        self.file = fs.deployment.open(self.temporary, mode if "b" in mode else mode + "b")
+        self.file = fs._written(job, self.temporary, mode, size)
 
     def __getattr__(self, name):
         return getattr(self.file, name)
@@ -360,7 +400,7 @@ class _Pending:
         self.file.close()
 
     def commit(self):
-        self.fs.deployment.rename(self.temporary, self.path)
+        self.job.rename(self.temporary, self.path)
 
     def discard(self):
-        self.fs.deployment.remove(self.temporary)
+        self.job.remove(self.temporary)
