@@ -55,15 +55,9 @@ pub unsafe extern "C" fn bivouac_read_many(
         // SAFETY: as the caller says.
         let mut all: Vec<_> = pieces.iter().map(|piece| unsafe { wanted(piece) }).collect();
         let mut usable = Vec::with_capacity(count);
-        for one in &mut all {
-            if let Ok(one) = one {
-                usable.push(Wanted {
-                    path: one.path,
-                    offset: one.offset,
-                    into: std::mem::take(&mut one.into),
-                    result: Err(Errno::IO),
-                });
-            }
+        for one in all.iter_mut().flatten() {
+            let into = std::mem::take(&mut one.into);
+            usable.push(Wanted { path: one.path, offset: one.offset, into, result: Err(Errno::IO) });
         }
         deployment.client.read_many(Ino::ROOT, &mut usable);
         let mut done = usable.into_iter();

@@ -37,8 +37,8 @@ pub(crate) unsafe fn room<'a>(buffer: *mut c_void, length: usize) -> Result<&'a 
     match (buffer.is_null(), length) {
         (_, 0) => Ok(&mut []),
         (true, _) => Err(Errno(libc::EFAULT as u16).into()),
-        // SAFETY: as the caller says. (No object is longer than isize::MAX.)
         (false, _) => {
+            // SAFETY: as the caller says. (No object is longer than isize::MAX.)
             Ok(unsafe { std::slice::from_raw_parts_mut(buffer.cast(), length.min(isize::MAX as usize)) })
         }
     }
@@ -52,8 +52,8 @@ pub(crate) unsafe fn bytes<'a>(buffer: *const c_void, length: usize) -> Result<&
     match (buffer.is_null(), length) {
         (_, 0) => Ok(&[]),
         (true, _) => Err(Errno(libc::EFAULT as u16).into()),
-        // SAFETY: as the caller says. (No object is longer than isize::MAX.)
         (false, _) => {
+            // SAFETY: as the caller says. (No object is longer than isize::MAX.)
             Ok(unsafe { std::slice::from_raw_parts(buffer.cast(), length.min(isize::MAX as usize)) })
         }
     }

@@ -77,11 +77,14 @@ pub(crate) enum Entry {
     Directory(Ino),
 }
 
+/// What a server has said of a file that was opened, and whether it was made just now.
+type Made = (Box<Attr>, bool);
+
 /// A description that has been made.
 pub(crate) struct Described<T> {
     pub(crate) handle: Handle,
-    /// Of a file: what the server said of it. Whether it was made just now.
-    pub(crate) file: Option<(Box<Attr>, bool)>,
+    /// Of a file.
+    pub(crate) file: Option<Made>,
     /// What was to be done before.
     pub(crate) before: T,
 }
@@ -122,7 +125,7 @@ impl Client {
         found: Found,
         flags: i32,
         named: Option<(Ino, Vec<u8>)>,
-    ) -> Result<(Handle, Option<(Box<Attr>, bool)>), Errno> {
+    ) -> Result<(Handle, Option<Made>), Errno> {
         let slot = self.table().slot(id).ok_or(Errno::BADF)?;
         let (ino, kind) = match &found {
             Found::File(file) => (file.attr.ino, KIND_FILE),
@@ -207,7 +210,7 @@ impl Client {
         &self,
         before: Option<Before>,
         how: OpenHow,
-        (attr, created): (Box<Attr>, bool),
+        (attr, created): Made,
         record: &[u8],
     ) -> Registered {
         let mut contents = None;

@@ -37,8 +37,12 @@ impl Disturbed {
     fn take_all(&self) -> usize {
         let claims = std::mem::take(&mut *self.0.lock().expect("claims"));
         let held = claims.iter().filter(|(_, owner)| owner.swap(0, Ordering::AcqRel) != 0);
-        // SAFETY: the number was the client's, which sees that it is gone.
-        held.map(|(fd, _)| unsafe { libc::close(*fd) }).count()
+        held.map(|(fd, _)| {
+            // SAFETY: the number was the client's, which sees that it is gone.
+            unsafe { libc::close(*fd) };
+            1
+        })
+        .sum()
     }
 }
 
