@@ -20,7 +20,7 @@ CARGO ?= cargo
 RUN_TESTS = $(CARGO) test --quiet --no-fail-fast --config 'target."cfg(unix)".runner = "$(abspath scripts/run-test.sh)"'
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 
-.PHONY: help build setup lint test unit system python demo bench bench-faults bench-malleability explore-demo clean
+.PHONY: help build setup lint test unit system python wheel demo bench bench-faults bench-malleability explore-demo clean
 
 help:
 	@echo "make build   the programs: $(TARGET)/release/bivouac and libbivouac_preload.so beside it; the C library: $(TARGET)/library"
@@ -29,8 +29,9 @@ help:
 	@echo "make bench-malleability  how fast files move when servers come and leave, and what programs feel of it, on 8 shaped links (some 60 minutes)"
 	@echo "make bench-faults  what copies cost, and what is left without some servers, on 8 shaped links (some 10 minutes)"
 	@echo "make explore-demo  20 access patterns through 0 to 8 I/O nodes into GlusterFS, and a report (hours; MINUTES=30 does a part, and goes on the next time)"
-	@echo "make test    everything: what tests need is installed, lint, unit tests, whole-system tests, tests of the Python package"
+	@echo "make test    everything: what tests need is installed, lint, unit tests, whole-system tests, tests of the Python packages"
 	@echo "make python  the Python package (reports and advice) in $(TARGET)/python, and its tests"
+	@echo "make wheel   the Python wheel bivouac-fs in $(TARGET)/wheels, with the program and the preload library in it, and its tests"
 	@echo "make lint    formatting, clippy, and what dependencies bring along (cargo-deny)"
 	@echo "make setup   installs with apt-get (as root) and cargo what is missing"
 
@@ -67,7 +68,12 @@ python:
 	@scripts/python.sh $(TARGET)/python
 	@cd python && PYTEST_ADDOPTS= $(abspath $(TARGET))/python/bin/python -m pytest --quiet --color=no
 
-test: setup lint unit system python
+# The wheel: everything in one file that pip installs, for glibc 2.28 and later.
+wheel:
+	@scripts/wheel.sh $(TARGET)
+	@scripts/wheel-test.sh $(TARGET)
+
+test: setup lint unit system python wheel
 
 demo: setup build
 	@BIVOUAC=$(abspath $(TARGET))/release/bivouac scripts/demo.sh
