@@ -34,14 +34,13 @@ fn use_all(c: &Cluster) {
     client.detach();
 }
 
-/// What this process has: descriptors, mappings, bytes of memory from malloc.
-fn owned() -> (usize, usize, usize) {
+/// What this process has: descriptors, and mappings of shared memory. (Memory from malloc is looked at by the tests of the C
+/// library: here it is also that of daemons.)
+fn owned() -> (usize, usize) {
     let entries = |directory| std::fs::read_dir(directory).expect("listed").count();
     let maps = std::fs::read_to_string("/proc/self/maps").expect("read");
     let shared = maps.lines().filter(|line| line.contains("memfd:") || line.contains("rw-s")).count();
-    // SAFETY: it only counts.
-    let memory = unsafe { libc::mallinfo2() };
-    (entries("/proc/self/fd"), shared, memory.uordblks + memory.hblkhd)
+    (entries("/proc/self/fd"), shared)
 }
 
 fn opens(c: &Cluster) -> u64 {
@@ -69,8 +68,6 @@ fn who_attaches_and_detaches_many_times_leaves_nothing_behind() {
     eventually("descriptors are closed", || owned().0 <= before.0 + 4);
     let after = owned();
     assert!(after.1 <= before.1, "mappings: {} before, {} after", before.1, after.1);
-    let grown = after.2.saturating_sub(before.2);
-    assert!(grown < 200 * 1024, "{grown} bytes for 200 clients");
 
     // Locks of the process last as long as one of its clients.
     let first = Client::attach(&c.environment, &Plain).expect("attached");
