@@ -1,0 +1,33 @@
+#!/bin/sh
+# Makes the jar with the Hadoop file system, and the native library in it, for glibc 2.28 and later. Usage: jar.sh TARGET [test]
+# `test`: also runs its tests, Hadoop's contract tests among them, on a deployment that is made for it and taken down after it.
+set -eu
+target=$(mkdir -p "$1" && cd "$1" && pwd)
+root=$(cd "$(dirname "$0")/.." && pwd)
+. "$root/scripts/old-glibc.sh"
+into=$target/java
+javac=$(readlink -f "$(command -v javac)")
+java=$(dirname "$(dirname "$javac")")
+# As Java's property os.arch has it.
+arch=$(uname -m | sed 's/x86_64/amd64/')
+
+zigbuild -p bivouac-capi
+mkdir -p "$into/native/$arch"
+"$tools/bin/python" -m ziglang cc -target "${triple%%-*}-linux-gnu.$glibc" -shared -fPIC -O2 -s -Wall -Wextra -Werror \
+    -I"$java/include" -I"$java/include/linux" -I"$root/crates/capi/include" "$root/java/src/main/c/bivouac_jni.c" \
+    -o "$into/native/$arch/libbivouac_jni.so" "-Wl,--version-script=$root/java/src/main/c/jni.map" -Wl,--gc-sections \
+    "$built/libbivouac_capi.a" "$target/wheel-build/gettid.o" -lunwind -lpthread -lm -ldl
+
+maven() {
+    mvn --quiet --batch-mode -f "$root/java/pom.xml" "-Doutput.directory=$into" "-Dnative.directory=$into/native" "$@"
+}
+maven package -DskipTests
+[ "${2:-}" = test ] || exit 0
+
+bivouac=$target/release/bivouac
+name=hadoop-contract-$$
+"$bivouac" up "$name" --servers 3 --block-size 64K > /dev/null
+trap '"$bivouac" down "$name" > /dev/null' EXIT
+maven surefire:test "-Dbivouac.deployment=$name" && status=0 || status=$?
+"$root/scripts/surefire-totals.py" "$into/surefire-reports" || status=1
+exit "$status"
