@@ -2,7 +2,7 @@
 
 # What a fresh Debian 12 needs besides a Rust toolchain: to build, for the demo, and for the whole-system tests.
 PACKAGES := build-essential pkg-config git curl iproute2 openssh-client perl python3 python3-venv bc time \
-            fio bindfs rsync sqlite3 mpich libmpich-dev libhdf5-mpich-dev attr util-linux
+            openjdk-17-jdk-headless maven fio bindfs rsync sqlite3 mpich libmpich-dev libhdf5-mpich-dev attr util-linux
 
 # Suites of others that the tests run, with their versions on crates.io. They go beside what is built.
 TOOLS := pjdfstest@0.2.2 fsx@0.3.2
@@ -20,7 +20,7 @@ CARGO ?= cargo
 RUN_TESTS = $(CARGO) test --quiet --no-fail-fast --config 'target."cfg(unix)".runner = "$(abspath scripts/run-test.sh)"'
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 
-.PHONY: help build setup lint test unit system python wheel demo bench bench-faults bench-malleability explore-demo clean
+.PHONY: help build setup lint test unit system python wheel jar jar-test demo bench bench-faults bench-malleability explore-demo clean
 
 help:
 	@echo "make build   the programs: $(TARGET)/release/bivouac and libbivouac_preload.so beside it; the C library: $(TARGET)/library"
@@ -32,6 +32,7 @@ help:
 	@echo "make test    everything: what tests need is installed, lint, unit tests, whole-system tests, tests of the Python packages"
 	@echo "make python  the Python package (reports and advice) in $(TARGET)/python, and its tests"
 	@echo "make wheel   the Python wheel bivouac-fs in $(TARGET)/wheels, with the program and the preload library in it, and its tests"
+	@echo "make jar     the Hadoop file system in $(TARGET)/java"
 	@echo "make lint    formatting, clippy, and what dependencies bring along (cargo-deny)"
 	@echo "make setup   installs with apt-get (as root) and cargo what is missing"
 
@@ -73,7 +74,14 @@ wheel:
 	@scripts/wheel.sh $(TARGET)
 	@scripts/wheel-test.sh $(TARGET)
 
-test: setup lint unit system python wheel
+# The Hadoop file system. jar-test: Hadoop's contract tests, on a deployment of their own.
+jar:
+	@scripts/jar.sh $(TARGET)
+
+jar-test: build
+	@scripts/jar.sh $(TARGET) test
+
+test: setup lint unit system python wheel jar-test
 
 demo: setup build
 	@BIVOUAC=$(abspath $(TARGET))/release/bivouac scripts/demo.sh
