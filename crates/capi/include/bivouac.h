@@ -13,6 +13,8 @@
  * - After a fork, the child can go on with a deployment that its parent has attached to: it gets a session of its own. What
  *   the parent has opened is the parent's: in the child it gives EBADF, and is to be closed there (which frees memory, and
  *   leaves the parent's open). Directories that are being read, too, are to be opened anew.
+ * - The library has descriptors of its own, numbers from 3 on: a program that closes descriptors which it has not opened must
+ *   do that before it attaches, or in a child that does not use the library.
  * - Modes of new files and directories are set as they are given: the process's umask does not count.
  */
 #ifndef BIVOUAC_H
@@ -86,11 +88,11 @@ int bivouac_open(bivouac_t *deployment, const char *path, int flags, mode_t mode
  * node dies (docs/semantics.md). NULL is fine. */
 int bivouac_close(bivouac_file_t *file);
 
-/* Reads at an offset. Less than was asked for only at the end of the file. */
+/* Reads at an offset. Less than was asked for only at the end of the file (or, with several buffers, behind 2 GiB). */
 ssize_t bivouac_pread(bivouac_file_t *file, void *buffer, size_t length, int64_t offset);
 ssize_t bivouac_preadv(bivouac_file_t *file, const struct iovec *buffers, int count, int64_t offset);
 
-/* Writes at an offset; less than was given only when the storage is full. */
+/* Writes at an offset; less than was given only when the storage is full (or, with several buffers, behind 2 GiB). */
 ssize_t bivouac_pwrite(bivouac_file_t *file, const void *buffer, size_t length, int64_t offset);
 ssize_t bivouac_pwritev(bivouac_file_t *file, const struct iovec *buffers, int count, int64_t offset);
 
@@ -232,7 +234,7 @@ struct bivouac_piece {
     uint64_t reserved;
 };
 
-/* Reads pieces of many files without opening them, with as few exchanges as possible: servers are asked at the same time.
+/* Reads pieces of many files without opening them: all servers are asked at the same time.
  * Returns 0 if all that was asked for was tried; each piece has its own result. */
 int bivouac_read_many(bivouac_t *deployment, struct bivouac_piece *pieces, size_t count);
 

@@ -4,7 +4,7 @@ use crate::dir::Dir;
 use crate::error::{Failed, answer, status};
 use crate::file::File;
 use crate::text::{put, text};
-use bivouac_client::host::Plain;
+use bivouac_client::host::{Host, Plain};
 use bivouac_client::{Client, ClientError, Environment};
 use bivouac_layout::ServerState;
 use bivouac_proto::Errno;
@@ -28,11 +28,12 @@ pub struct Deployment {
 /// The preload library's client of a deployment, if it has one of it.
 type Shared = fn(&str) -> Option<Arc<Client>>;
 
-static SHARED: OnceLock<Shared> = OnceLock::new();
+static SHARED: OnceLock<(Shared, &'static dyn Host)> = OnceLock::new();
 
-/// Has deployments that the preload library uses be used through its client. To be called once, by that library.
-pub fn share(shared: Shared) {
-    let _ = SHARED.set(shared);
+/// Has deployments that the preload library uses be used through its client, and others as its host has it. To be called once, by
+/// that library.
+pub fn share(shared: Shared, host: &'static dyn Host) {
+    let _ = SHARED.set((shared, host));
 }
 
 /// What is open in a deployment, by its address, so that detaching can close it. A forked child begins with nothing.
@@ -103,11 +104,13 @@ impl Deployment {
     fn attach(name: Option<&str>, key: Option<Key>) -> Result<Arc<Deployment>, Failed> {
         let environment = Environment::from_env();
         let named = name.or(environment.as_ref().map(|environment| &*environment.name));
-        let shared = SHARED.get().zip(named).filter(|_| key.is_none());
+        let (shared, host) =
+            SHARED.get().map_or((None, &Plain as &'static dyn Host), |(shared, host)| (Some(shared), *host));
+        let shared = shared.zip(named).filter(|_| key.is_none());
         let (client, is_shared) = match (shared.and_then(|(shared, name)| shared(name)), name, &environment) {
             (Some(client), ..) => (client, true),
-            (None, Some(name), _) => (Client::attach_named(name, key, &Plain)?, false),
-            (None, None, Some(environment)) => (Client::attach(environment, &Plain)?, false),
+            (None, Some(name), _) => (Client::attach_named(name, key, host)?, false),
+            (None, None, Some(environment)) => (Client::attach(environment, host)?, false),
             (None, None, None) => return Err(ClientError::Unnamed.into()),
         };
         let plain = |bytes: &[u8]| CString::new(bytes).unwrap_or_default();

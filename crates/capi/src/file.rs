@@ -5,6 +5,7 @@ use crate::error::{Failed, answer, status};
 use crate::stat::{bivouac_stat, shown};
 use crate::text::{bytes, natural, path, put, room};
 use bivouac_client::Handle;
+use bivouac_client::host::OwnFd;
 use bivouac_layout::Ino;
 use bivouac_proto::Errno;
 use libc::{iovec, mode_t, off_t};
@@ -18,6 +19,7 @@ pub struct File {
     handle: Arc<Handle>,
     /// How often the process had been forked.
     forks: u64,
+    _held: OwnFd,
 }
 
 impl File {
@@ -90,9 +92,10 @@ pub unsafe extern "C" fn bivouac_open(
     status(|| {
         // SAFETY: as the caller says.
         let (deployment, path) = unsafe { (owned(deployment)?, path(name)?) };
-        let handle = deployment.client.open(Ino::ROOT, path, flags, mode & 0o7777)?;
+        let (handle, held) = deployment.client.open_held(Ino::ROOT, path, flags, mode & 0o7777)?;
         let forks = deployment.client.forks();
-        let open = Box::into_raw(Box::new(File { deployment: deployment.clone(), handle, forks }));
+        let file_of = File { deployment: deployment.clone(), handle, forks, _held: held };
+        let open = Box::into_raw(Box::new(file_of));
         // SAFETY: as the caller says.
         match unsafe { put(file, open) } {
             Ok(()) => {
@@ -141,7 +144,17 @@ pub unsafe extern "C" fn bivouac_pread(
     answer(|| {
         // SAFETY: as the caller says.
         let (file, room) = unsafe { (of(file)?, room(buffer, length)?) };
-        Ok(file.pread(natural(offset)?, &mut [IoSliceMut::new(room)])? as i64)
+        let (offset, mut filled) = (natural(offset)?, 0);
+        // The core transfers 2 GiB at once at most.
+        loop {
+            let rest = room.get_mut(filled..).unwrap_or_default();
+            match file.pread(offset.saturating_add(filled as u64), &mut [IoSliceMut::new(rest)]) {
+                Ok(count) if count > 0 && filled + count < length => filled += count,
+                Ok(count) => return Ok((filled + count) as i64),
+                Err(_) if filled > 0 => return Ok(filled as i64),
+                Err(errno) => return Err(errno.into()),
+            }
+        }
     }) as isize
 }
 
@@ -177,7 +190,17 @@ pub unsafe extern "C" fn bivouac_pwrite(
     answer(|| {
         // SAFETY: as the caller says.
         let (file, data) = unsafe { (of(file)?, bytes(buffer, length)?) };
-        Ok(file.pwrite(natural(offset)?, &[IoSlice::new(data)])? as i64)
+        let (offset, mut written) = (natural(offset)?, 0);
+        // As for reading.
+        loop {
+            let rest = data.get(written..).unwrap_or_default();
+            match file.pwrite(offset.saturating_add(written as u64), &[IoSlice::new(rest)]) {
+                Ok(count) if count > 0 && written + count < length => written += count,
+                Ok(count) => return Ok((written + count) as i64),
+                Err(_) if written > 0 => return Ok(written as i64),
+                Err(errno) => return Err(errno.into()),
+            }
+        }
     }) as isize
 }
 

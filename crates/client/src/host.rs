@@ -6,7 +6,7 @@
 //! opened, or give their numbers to something else, and a `vfork` child works in its memory with descriptors of its own. So
 //! the library supplies a host that keeps the client's descriptors out of the program's way, and says which are still there.
 
-use bivouac_node::Fd;
+use bivouac_node::{Fd, process};
 use bivouac_proto::Errno;
 use rustix::fd::{BorrowedFd, IntoRawFd, RawFd};
 use rustix::process::Signal;
@@ -14,9 +14,10 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// What a client is to know of its process.
 pub trait Host: Sync {
-    /// From which number on the client's descriptors are to be.
+    /// From which number on the client's descriptors are to be. (None may be one of the standard streams, which a program may
+    /// have closed.)
     fn floor(&self) -> RawFd {
-        0
+        3
     }
 
     /// The client has this descriptor from now on. `None`: nobody will take it away.
@@ -73,11 +74,13 @@ impl Claim {
 pub(crate) struct Number {
     fd: RawFd,
     claim: Option<Claim>,
+    /// The process that has it. A forked child may have closed its copy, and have something else under the number.
+    process: u32,
 }
 
 impl Number {
     pub(crate) fn new(host: &dyn Host, fd: RawFd) -> Number {
-        Number { fd, claim: host.claim(fd) }
+        Number { fd, claim: host.claim(fd), process: process::pid() }
     }
 
     /// Whether it still is the client's.
@@ -88,7 +91,10 @@ impl Number {
 
     /// Gives it up. Returns true if it was still the client's, who then has to close it.
     pub(crate) fn give_up(&self) -> bool {
-        self.claim.as_ref().is_none_or(|claim| claim.give_up(self.fd))
+        match &self.claim {
+            Some(claim) => claim.give_up(self.fd),
+            None => self.process == process::pid(),
+        }
     }
 }
 

@@ -1,8 +1,8 @@
 //! Reading pieces of many files at once, without opening them.
 //!
 //! What a program reads from a thousand small files costs it a round trip for each request, if it asks for one after the
-//! other. Here all names are looked up in one exchange with all servers concerned, and all data is read in a second one. That
-//! is how most files are read. A file for which it does not do (a symbolic link, one that somebody writes to, a map or a layout that
+//! other. Here names are looked up at all servers concerned at the same time, and then data is read from all of them; each server
+//! has the next request there when it is done with one. That is how most files are read. A file for which it does not do (a symbolic link, one that somebody writes to, a map or a layout that
 //! has changed meanwhile) is opened and read in the ordinary way.
 
 use crate::error::Fail;
@@ -204,7 +204,15 @@ impl Client {
     /// Reads one in the ordinary way.
     fn read_opened(self: &Arc<Self>, start: Ino, one: &mut Wanted<'_>) -> Result<usize, Fail> {
         let file = self.open(start, one.path, libc::O_RDONLY, 0)?;
-        let read = file.pread(one.offset, &mut [IoSliceMut::new(one.into)]);
+        let mut filled = 0;
+        let read = loop {
+            // A call transfers 2 GiB at most.
+            match file.pread(one.offset + filled as u64, &mut [IoSliceMut::new(&mut one.into[filled..])]) {
+                Ok(0) => break Ok(filled),
+                Ok(count) => filled += count,
+                Err(errno) => break Err(errno),
+            }
+        };
         self.close_alone(file.id());
         Ok(read?)
     }

@@ -35,6 +35,26 @@ impl Client {
         self.open_after(|_| Ok(()), start, path, flags, mode).map(|(handle, ())| handle)
     }
 
+    /// Opens for a program that has no descriptor for it, and closes it with [`Client::close_alone`]. What comes with it is
+    /// held until then: by it the agent knows that the program is there, also if it does not see its number, and that it has not
+    /// executed another program.
+    pub fn open_held(
+        self: &Arc<Self>,
+        start: Ino,
+        path: &[u8],
+        flags: i32,
+        mode: u32,
+    ) -> Result<(Arc<Handle>, OwnFd), Fail> {
+        let handle = self.open(start, path, flags, mode)?;
+        match self.table().placeholder(handle.id(), true) {
+            Ok(placeholder) => Ok((handle, OwnFd::new(self.host(), placeholder))),
+            Err(error) => {
+                self.close_alone(handle.id());
+                Err(Errno(error.raw_errno() as u16).into())
+            }
+        }
+    }
+
     /// Opens, as [`Client::open`]. `before` runs as soon as the description has its slot in the table; if it
     /// fails, nothing is opened, made or truncated.
     pub fn open_after<T>(
@@ -291,8 +311,7 @@ impl Client {
         }
     }
 
-    /// Closes a description that only this process holds, without a placeholder. Its server may hear of it with a later
-    /// request.
+    /// Closes a description that only this process uses. Its server may hear of it with a later request.
     pub fn close_alone(&self, id: SlotId) {
         if !self.table().retire(id) {
             return;

@@ -145,16 +145,21 @@ impl Client {
         else {
             return Err(answer());
         };
-        if map.check().is_err() {
-            return Err(answer());
-        }
-        let (table, descriptor) =
-            match ask(&mut link, &Request::Node(NodeRequest::Table)).map_err(agent_error)? {
+        let table = |link: &mut Link| {
+            if map.check().is_err() {
+                return Err(answer());
+            }
+            match ask(link, &Request::Node(NodeRequest::Table)).map_err(agent_error)? {
                 (Some(Reply::Done), Some(descriptor)) => {
-                    (OpenTable::attach(run_dir.as_bytes(), descriptor.as_fd())?, descriptor)
+                    Ok((OpenTable::attach(run_dir.as_bytes(), descriptor.as_fd())?, descriptor))
                 }
-                _ => return Err(answer()),
-            };
+                _ => Err(answer()),
+            }
+        };
+        let (table, descriptor) = table(&mut link).inspect_err(|_| {
+            // Otherwise the session would last as long as the process.
+            let _ = ask(&mut link, &Request::Agent(AgentRequest::Detach { session }));
+        })?;
         let restarts = table.adoptions();
         if environment.mount.is_empty() {
             environment.mount.clone_from(&map.mount);

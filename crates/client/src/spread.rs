@@ -58,6 +58,11 @@ impl Client {
         };
         match attr.layout.as_deref() {
             _ if range.start >= end || attr.kind != FileKind::File => {}
+            // What an I/O node has, it has from the backend.
+            _ if attr.ino.is_forwarded() => {
+                let servers = vec![map.io_node(self.node(), attr.ino)];
+                found.push(Location { offset: range.start, len: end - range.start, servers });
+            }
             Some(layout) => {
                 layout
                     .pieces(&map, range.start..end)

@@ -209,6 +209,9 @@ impl Agent {
             AgentRequest::Detach { session } => {
                 let mut sessions = shared.sessions();
                 sessions.give_up(*session, pid);
+                if !sessions.ended.is_empty() {
+                    shared.owes.store(true, Ordering::Release);
+                }
                 drop(sessions);
                 let _ = rustix::io::write(&shared.wake, &1u64.to_ne_bytes());
                 Ok(None)
@@ -358,8 +361,8 @@ impl Shared {
 
     /// Notes whether servers have heard of the ends of all sessions that were taken out.
     fn settle(&self, owed: &[(ServerId, u64)]) {
-        let _sessions = self.sessions();
-        self.owes.store(!owed.is_empty(), Ordering::Release);
+        let sessions = self.sessions();
+        self.owes.store(!owed.is_empty() || !sessions.ended.is_empty(), Ordering::Release);
     }
 
     /// Waits, and takes out the sessions whose processes died, or gave them up.

@@ -47,7 +47,7 @@ fn start(envp: *const *const libc::c_char) {
     faces::stdio::begin();
     // SAFETY: the environment that the kernel made; nothing else of the program runs yet.
     let closed = unsafe { vfs::carried::take(envp) };
-    bivouac_capi::share(vfs::state::shared);
+    bivouac_capi::share(vfs::state::shared, &hidden::Preloaded);
     if vfs::begin(envp) {
         if let Some(closed) = closed {
             vfs::carried::give_up(&closed);

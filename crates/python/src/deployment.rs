@@ -13,9 +13,12 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Entries of a directory that are asked for at once.
 const AT_ONCE: u32 = 2048;
+/// Pieces of more bytes are cut off at the end of the file before there is memory for them.
+const LONG: usize = 1 << 20;
 /// The position of a directory's first entry: behind `.` and `..`.
 const FIRST: u64 = 2;
 
@@ -42,9 +45,23 @@ type Listed = (Vec<(Py<PyBytes>, Stat)>, Option<u64>);
 pub(crate) struct Deployment {
     client: Arc<Client>,
     name: String,
+    left: AtomicBool,
+}
+
+/// Open files of the package refer to it, so none is left when this is.
+impl Drop for Deployment {
+    fn drop(&mut self) {
+        self.leave();
+    }
 }
 
 impl Deployment {
+    fn leave(&self) {
+        if !self.left.swap(true, Ordering::AcqRel) {
+            self.client.detach();
+        }
+    }
+
     /// Does something with a path, without the interpreter's lock.
     fn with<T: Send>(
         &self,
@@ -96,12 +113,12 @@ impl Deployment {
             (None, None) => Err(ClientError::Unnamed),
         });
         let (client, name) = attached.map_err(|error| of_client(&error))?;
-        Ok(Deployment { client, name })
+        Ok(Deployment { client, name, left: AtomicBool::new(false) })
     }
 
     /// Detaches. The package has closed what was open.
     fn detach(&self, py: Python<'_>) {
-        py.detach(|| self.client.detach());
+        py.detach(|| self.leave());
     }
 
     /// Its name.
@@ -125,9 +142,9 @@ impl Deployment {
 
     /// Opens; `flags` as for `open(2)`.
     fn open(&self, py: Python<'_>, path: &[u8], flags: i32, mode: u32) -> PyResult<File> {
-        let handle =
-            self.with(py, path, |client, path| client.open(Ino::ROOT, path, flags, mode & 0o7777))?;
-        Ok(File::new(self.client.clone(), handle))
+        let open =
+            |client: &Arc<Client>, path: &[u8]| client.open_held(Ino::ROOT, path, flags, mode & 0o7777);
+        Ok(File::new(self.client.clone(), self.with(py, path, open)?))
     }
 
     fn stat(&self, py: Python<'_>, path: &[u8], follow: bool) -> PyResult<Stat> {
@@ -298,7 +315,15 @@ impl Deployment {
 
     /// Reads pieces of many files at once: the bytes of each, or its errno.
     fn read_many<'py>(&self, py: Python<'py>, pieces: Vec<Piece>) -> PyResult<Vec<Bound<'py, PyAny>>> {
-        let mut buffers: Vec<Vec<u8>> = pieces.iter().map(|(_, _, length)| vec![0; *length]).collect();
+        // Whoever does not know how long a file is asks for more than there is.
+        let length = |(path, offset, length): &Piece| match *length {
+            few if few <= LONG => few,
+            many => py.detach(|| {
+                let attr = self.client.stat(Ino::ROOT, inside(path), true);
+                attr.map_or(0, |attr| attr.size.saturating_sub(*offset).min(many as u64) as usize)
+            }),
+        };
+        let mut buffers: Vec<Vec<u8>> = pieces.iter().map(|piece| vec![0; length(piece)]).collect();
         let counts: Vec<Result<usize, Errno>> = py.detach(|| {
             let mut wanted: Vec<Wanted<'_>> = pieces
                 .iter()

@@ -3,13 +3,14 @@
 use crate::deployment::{Stat, stat_of};
 use crate::error::of_file;
 use crate::memory::Memory;
+use bivouac_client::host::OwnFd;
 use bivouac_client::{Client, Handle, LockKind};
 use bivouac_proto::Errno;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use std::io::{IoSlice, IoSliceMut};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// A file that a deployment has opened. It belongs to the process that opened it.
 #[pyclass(frozen, weakref)]
@@ -19,12 +20,13 @@ pub(crate) struct File {
     /// How often the process had been forked.
     forks: u64,
     closed: AtomicBool,
+    held: Mutex<Option<OwnFd>>,
 }
 
 impl File {
-    pub(crate) fn new(client: Arc<Client>, handle: Arc<Handle>) -> File {
+    pub(crate) fn new(client: Arc<Client>, (handle, held): (Arc<Handle>, OwnFd)) -> File {
         let forks = client.forks();
-        File { client, handle, forks, closed: AtomicBool::new(false) }
+        File { client, handle, forks, closed: AtomicBool::new(false), held: Mutex::new(Some(held)) }
     }
 
     /// Does something with it, without the interpreter's lock.
@@ -45,6 +47,7 @@ impl File {
     fn finish(&self) {
         if !self.closed.swap(true, Ordering::AcqRel) && self.forks == self.client.forks() {
             self.client.close_alone(self.handle.id());
+            self.held.lock().unwrap_or_else(PoisonError::into_inner).take();
         }
     }
 }

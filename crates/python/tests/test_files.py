@@ -181,6 +181,23 @@ def test_a_deployment_that_is_closed_closes_its_files_and_one_that_is_pickled_at
     assert job.read_bytes("/f") == b"here"
 
 
+def test_what_is_in_buffers_is_written_when_the_deployment_is_closed(job):
+    with bivouac.Deployment(job.name) as second:
+        text = second.open("/text", "w")
+        text.write("in a buffer")
+        data = second.open("/data", "wb")
+        data.write(b"in a buffer, too")
+    assert text.closed and data.closed
+    assert (job.read_text("/text"), job.read_bytes("/data")) == ("in a buffer", b"in a buffer, too")
+
+
+def test_more_than_there_is_can_be_asked_for(job):
+    job.write_bytes("/f", b"12345")
+    assert job.read_many([("/f", 1, 1 << 50), ("/f", 9, 1 << 40)]) == [b"2345", b""]
+    with job.open("/f", "rb", 0) as file:
+        assert file.pread(1 << 50, 2) == b"345"
+
+
 def test_many_pieces_at_once(job):
     sizes = [0, 1, 4096, 4097, 70_000, 500_000]
     contents = {f"/many/{number}": os.urandom(sizes[number % len(sizes)]) for number in range(2500)}

@@ -64,6 +64,8 @@ def test_urls(job, url):
     assert fs.deployment(path).name == job.name
     assert pickle.loads(pickle.dumps(fs)).cat(path) == b"text"
     assert fs._strip_protocol("bivouac://x/") == "x"
+    with pytest.raises(ValueError, match="names no deployment"):
+        fs.ls("bivouac:///x")
     with pytest.raises(OSError, match="not-there"):
         fs.ls("bivouac://not-there/x")
     assert not fs.exists("bivouac://not-there/x")
@@ -127,6 +129,53 @@ def test_directories_are_made_unless_that_is_not_wanted(job, url):
     strict = fsspec.filesystem("bivouac", auto_mkdir=False)
     with pytest.raises(FileNotFoundError):
         strict.pipe(f"{root}/f/g", b"x")
+
+
+def test_links_to_directories_are_neither_walked_nor_emptied(job, url):
+    fs, root = fsspec.core.url_to_fs(url)
+    inside = "/" + root.partition("/")[2]
+    fs.pipe({f"{root}/precious/f": b"x", f"{root}/d/g": b"y"})
+    job.symlink(f"{inside}/precious", f"{inside}/d/link")
+    job.symlink("..", f"{inside}/d/up")
+    assert sorted(fs.find(root)) == [f"{root}/d/g", f"{root}/d/link", f"{root}/d/up", f"{root}/precious/f"]
+    fs.rm(f"{root}/d/link", recursive=True)
+    job.symlink(f"{inside}/precious", f"{inside}/d/link")
+    fs.rm(f"{root}/d", recursive=True)
+    assert fs.find(root) == [f"{root}/precious/f"]
+    job.symlink("precious", f"{inside}/link")
+    with pytest.raises(NotADirectoryError):
+        job.rmtree(f"{inside}/link")
+    assert fs.cat(f"{root}/link/f") == b"x"
+
+
+def test_nothing_is_lost_by_copying_or_moving_onto_itself(url):
+    fs, root = fsspec.core.url_to_fs(url)
+    fs.pipe(f"{root}/a/f", b"precious")
+    for copy in (fs.cp, fs.cp_file):
+        with pytest.raises(OSError):
+            copy(f"{root}/a/f", f"{root}/a/f")
+    with pytest.raises(OSError):
+        fs.cp(f"{root}/a/f", f"{root}/a")
+    fs.mv(f"{root}/a/f", f"{root}/a")
+    fs.mv(f"{root}/a/f", f"{root}/a/")
+    fs.mkdir(f"{root}/a/b")
+    with pytest.raises(OSError):
+        fs.mv(f"{root}/a", f"{root}/a/b", recursive=True)
+    assert fs.cat(f"{root}/a/f") == b"precious"
+    fs.mv([f"{root}/a/f"], f"{root}/c")
+    fs.mv(f"{root}/c/*", f"{root}/d")
+    assert fs.find(root) == [f"{root}/d/f"]
+
+
+def test_transactions_append_and_refuse_as_without_one(url):
+    fs, root = fsspec.core.url_to_fs(url)
+    fs.pipe(f"{root}/f", b"one")
+    with fs.transaction, fs.open(f"{root}/f", "ab") as file:
+        file.write(b" two")
+    assert fs.cat(f"{root}/f") == b"one two"
+    with fs.transaction, pytest.raises(FileExistsError):
+        fs.open(f"{root}/f", "xb")
+    assert fs.find(root) == [f"{root}/f"]
 
 
 def test_transactions_and_links(url):

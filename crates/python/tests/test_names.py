@@ -35,6 +35,22 @@ def test_names_are_made_moved_and_removed_as_with_os(job):
         list(job.scandir("/f"))
 
 
+def test_links_lead_inside_the_deployment_or_are_no_obstacle(job):
+    job.write_text("/f", "text")
+    job.mkdir("/d")
+    job.symlink("/f", "/d/absolute")
+    (job / "d" / "path").symlink_to(job / "f")
+    job._deployment.symlink(b"/etc/passwd", b"/d/outside")
+    job.symlink("circle", "/d/circle")
+    assert (job.readlink("/d/absolute"), job.read_text("/d/absolute"), job.read_text("/d/path")) == ("/f", "text", "text")
+    assert job.readlink("/d/outside") == "/etc/passwd"
+    assert not job.exists("/d/outside") and not job.isdir("/d/circle")
+    assert sorted(job.walk("/d"))[0][2] != []
+    assert {entry.name for entry in job.scandir("/d") if entry.is_file()} == {"absolute", "path"}
+    with pytest.raises(OSError, match="out of the deployment"):
+        job.stat("/d/outside")
+
+
 def test_attributes_are_set_and_shown_as_with_os(job):
     before = os.umask(0o027)
     try:

@@ -50,6 +50,19 @@ def test_a_deployment_of_run_does_not_outlive_the_process():
         time.sleep(0.1)
 
 
+def test_a_forked_child_does_not_keep_the_deployment(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "in").mkdir()
+    with bivouac.run(preload="~/in:/in", flush="/in:~/out"):
+        child = os.fork()
+        if child == 0:
+            time.sleep(60)
+            os._exit(0)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    assert (tmp_path / "out").is_dir()
+
+
 def test_the_command_is_on_the_path():
     beside = os.path.join(os.path.dirname(sys.executable), "bivouac")
     said = subprocess.run([beside, "--version"], capture_output=True, text=True, check=True).stdout

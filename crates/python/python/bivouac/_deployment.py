@@ -8,7 +8,7 @@ import weakref
 from typing import NamedTuple
 
 from . import _bivouac
-from ._file import opened
+from ._file import RawFile, opened
 from ._path import Path
 
 
@@ -74,7 +74,8 @@ class Entry:
         if follow_symlinks and self.is_symlink():
             try:
                 return test(self._deployment.stat(self.path).st_mode)
-            except FileNotFoundError:
+            except OSError:
+                # It leads to nothing, in a circle, or out of the deployment.
                 return False
         return test(self._stat[0])
 
@@ -153,20 +154,30 @@ class Deployment:
         return self._inner is None
 
     def close(self):
-        """Detaches: files that are open are closed, and locks are released."""
+        """Detaches: files that are open are closed, with what is in their buffers, and locks are released."""
         if self._inner is None:
             return
         with self._guard:
             files = list(self._files)
-        for file in files:
-            file.close()
+        failed = None
+        # What has a buffer before what is below it.
+        for file in sorted(files, key=lambda file: isinstance(file, RawFile)):
+            try:
+                file.close()
+            except Exception as error:  # noqa: BLE001: all others are closed, too
+                failed = failed or error
         self._inner.detach()
         self._inner = None
+        if failed is not None:
+            raise failed
 
     def _opened(self, path, flags, permissions):
         if flags & os.O_CREAT:
             permissions &= ~_umask()
-        file = self._deployment.open(encoded(path), flags, permissions)
+        return self._deployment.open(encoded(path), flags, permissions)
+
+    def _track(self, file):
+        """A file object that is to be closed before the deployment is left."""
         with self._guard:
             self._files.add(file)
         return file
@@ -236,7 +247,7 @@ class Deployment:
     def _mode(self, path, follow_symlinks=True):
         try:
             return self._deployment.stat(encoded(path), follow_symlinks)[0]
-        except (FileNotFoundError, NotADirectoryError):
+        except (OSError, ValueError):
             return 0
 
     def exists(self, path) -> bool:
@@ -352,7 +363,9 @@ class Deployment:
         self._deployment.rmdir(encoded(path))
 
     def rmtree(self, path):
-        """Removes a directory and all below it."""
+        """Removes a directory and all below it, as `shutil.rmtree`. Symbolic links are removed, and not followed."""
+        if not modes.S_ISDIR(self.lstat(path).st_mode):
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), os.fspath(path))
         for entry in self.scandir(path):
             if entry.is_dir(follow_symlinks=False):
                 self.rmtree(entry.path)
@@ -360,23 +373,29 @@ class Deployment:
                 self.remove(entry.path)
         self.rmdir(path)
 
-    def rename(self, path, to):
-        """As `os.rename`."""
-        self._deployment.rename(encoded(path), encoded(to), 0)
+    def rename(self, path, to, *, exclusive=False):
+        """As `os.rename`. `exclusive`: FileExistsError if there is something at `to`."""
+        self._deployment.rename(encoded(path), encoded(to), 1 if exclusive else 0)
 
-    replace = rename
+    def replace(self, path, to):
+        """As `os.replace`."""
+        self.rename(path, to)
 
     def link(self, path, name):
         """As `os.link`."""
         self._deployment.link(encoded(path), encoded(name))
 
     def symlink(self, target, path):
-        """As `os.symlink`."""
+        """As `os.symlink`. A target that begins with `/` is one from the deployment's root, as all paths here."""
+        target = os.fspath(target)
+        if target.startswith("/") and not f"{target}/".startswith(f"{self.mount}/"):
+            target = self.mount + target
         self._deployment.symlink(encoded(target), encoded(path))
 
     def readlink(self, path) -> str:
-        """As `os.readlink`."""
-        return os.fsdecode(self._deployment.readlink(encoded(path)))
+        """As `os.readlink`; from the deployment's root, if the link leads there."""
+        target = os.fsdecode(self._deployment.readlink(encoded(path)))
+        return target[len(self.mount) :] or "/" if f"{target}/".startswith(f"{self.mount}/") else target
 
     def realpath(self, path) -> str:
         """The path without links, `.` and `..`, from the root. All of it has to be there."""

@@ -37,6 +37,7 @@ class RawFile(io.RawIOBase):
         flags, self._reads, self._writes, self._appends, _ = parsed(mode)
         self._file = deployment._opened(path, flags, permissions)
         self._deployment = deployment
+        deployment._track(self)
         self.name = os.fspath(path)
         self.mode = mode.replace("t", "") if "b" in mode else mode.replace("t", "") + "b"
 
@@ -188,10 +189,10 @@ def opened(deployment, path, mode, buffering, encoding, errors, newline, permiss
         kind = io.BufferedRandom if reads and writes else io.BufferedWriter if writes else io.BufferedReader
         file = kind(raw, size)
         if not text:
-            return file
+            return deployment._track(file)
         text = io.TextIOWrapper(file, io.text_encoding(encoding), errors, newline, line_buffering)
         text.mode = mode
-        return text
+        return deployment._track(text)
     except BaseException:
         raw.close()
         raise

@@ -9,7 +9,9 @@ buffered files over `RawFile`. `cat` and `cat_ranges` of many paths are few exch
 
 import errno
 import os
+import shutil
 import stat as modes
+import threading
 import uuid
 from datetime import datetime, timezone
 
@@ -20,6 +22,10 @@ from ._deployment import Deployment
 from ._file import BUFFER
 
 PROTOCOL = "bivouac"
+
+
+def _is_pattern(path):
+    return any(sign in stringify_path(path) for sign in "*?[")
 
 
 class BivouacFileSystem(AbstractFileSystem):
@@ -34,6 +40,7 @@ class BivouacFileSystem(AbstractFileSystem):
         super().__init__(**options)
         self.key, self.auto_mkdir = key, auto_mkdir
         self._deployments = {}
+        self._guard = threading.Lock()
 
     @classmethod
     def _strip_protocol(cls, path):
@@ -44,7 +51,9 @@ class BivouacFileSystem(AbstractFileSystem):
             if path.startswith(prefix):
                 path = path[len(prefix) :]
                 if path.startswith("/"):
-                    path = os.environ.get("BIVOUAC_DEPLOYMENT", "") + path
+                    if not os.environ.get("BIVOUAC_DEPLOYMENT"):
+                        raise ValueError(f"{PROTOCOL}://{path} names no deployment, and neither does the environment")
+                    path = os.environ["BIVOUAC_DEPLOYMENT"] + path
         return path.strip("/")
 
     def unstrip_protocol(self, name):
@@ -57,7 +66,10 @@ class BivouacFileSystem(AbstractFileSystem):
         if known is None or known.closed:
             if not name:
                 raise FileNotFoundError(errno.ENOENT, "the path names no deployment: bivouac://DEPLOYMENT/path", path)
-            known = self._deployments.setdefault(name, Deployment(name, key=self.key))
+            with self._guard:
+                known = self._deployments.get(name)
+                if known is None or known.closed:
+                    known = self._deployments[name] = Deployment(name, key=self.key)
         return known
 
     def _at(self, path):
@@ -92,14 +104,16 @@ class BivouacFileSystem(AbstractFileSystem):
         return shown
 
     def _followed(self, path, job, inside, stat):
-        """What is shown of an entry: of a symbolic link, what it leads to."""
+        """What is shown of an entry. A symbolic link to a file is shown as that file. One to a directory is none: who goes through a
+        tree, and perhaps removes it, must not get into another one, or into the same one again."""
         if not modes.S_ISLNK(stat.st_mode):
             return self._shown(path, stat)
         target = job.readlink(inside)
         try:
-            return self._shown(path, job.stat(inside), target)
+            followed = job.stat(inside)
         except OSError:
-            return self._shown(path, stat, target)
+            followed = stat
+        return self._shown(path, followed if modes.S_ISREG(followed.st_mode) else stat, target)
 
     def info(self, path, **_):
         path = self._strip_protocol(path)
@@ -204,10 +218,17 @@ class BivouacFileSystem(AbstractFileSystem):
                 job.remove(inside)
 
     def mv(self, path1, path2, recursive=False, maxdepth=None, **options):
+        if isinstance(path1, list) or _is_pattern(path1):
+            for one in self.expand_path(path1):
+                self.mv(one, self._strip_protocol(path2) + "/")
+            return
         (job, source), (other, target) = self._at(path1), self._at(path2)
-        into = job.isdir(target) or str(path2).endswith("/")
-        if job is not other or into or any(sign in source for sign in "*?["):
-            return super().mv(path1, path2, recursive=recursive or job.isdir(source), maxdepth=maxdepth, **options)
+        if job is not other:
+            # Copied first, so that what fails has removed nothing.
+            super().mv(path1, path2, recursive=recursive or job.isdir(source), maxdepth=maxdepth, **options)
+            return
+        if job.isdir(target) or str(path2).endswith("/"):
+            target = f"{target.rstrip('/')}/{os.path.basename(source)}"
         if self.auto_mkdir:
             job.makedirs(os.path.dirname(target), exist_ok=True)
         job.rename(source, target)
@@ -224,6 +245,8 @@ class BivouacFileSystem(AbstractFileSystem):
         if job.isdir(source):
             other.makedirs(target, exist_ok=True)
             return
+        if job is other and other.exists(target) and job.stat(source).st_ino == other.stat(target).st_ino:
+            raise shutil.SameFileError(f"{path1} and {path2} are the same file")
         with job.open(source, "rb", 0) as reader, self._written(other, target, "wb") as writer:
             self._copied(reader, writer)
 
@@ -300,7 +323,7 @@ class BivouacFileSystem(AbstractFileSystem):
         mode = mode if "b" in mode else mode + "b"
         if "r" in mode:
             return job.open(inside, mode, size)
-        if not autocommit:
+        if not autocommit and "a" not in mode:
             return _Pending(self, job, inside, mode, size)
         return self._written(job, inside, mode, size)
 
@@ -363,7 +386,7 @@ class BivouacFileSystem(AbstractFileSystem):
             return super().cat(path, recursive=recursive, on_error=on_error, **options)
         found = self._each(paths, lambda job, asked: job.read_files([path for _, path in asked], on_error="return"))
         # Directories that a pattern has found, or that are gone through, are not meant.
-        is_pattern = recursive or any(sign in str(path) for sign in "*?[")
+        is_pattern = recursive or any(map(_is_pattern, path if isinstance(path, list) else [path]))
         done = {}
         for name, one in zip(paths, found):
             if isinstance(one, OSError):
@@ -387,6 +410,9 @@ class _Pending:
 
     def __init__(self, fs, job, path, mode, size):
         self.job, self.path = job, path
+        self.exclusive = "x" in mode
+        if self.exclusive and job.exists(path):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
         self.temporary = f"{path}.{uuid.uuid4().hex}.pending"
         self.file = fs._written(job, self.temporary, mode, size)
 
@@ -400,7 +426,7 @@ class _Pending:
         self.file.close()
 
     def commit(self):
-        self.job.rename(self.temporary, self.path)
+        self.job.rename(self.temporary, self.path, exclusive=self.exclusive)
 
     def discard(self):
         self.job.remove(self.temporary)

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 import uuid
+import weakref
 from contextlib import contextmanager
 
 from ._deployment import Deployment
@@ -38,9 +39,31 @@ def _words(options):
             yield option
         elif name in REPEATED and isinstance(value, (list, tuple)):
             for one in value:
-                yield from (option, str(one))
+                yield from (option, _expanded(name, one))
+        elif name in REPEATED and value:
+            yield from (option, _expanded(name, value))
         elif value is not None and value is not False:
             yield from (option, ",".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value))
+
+
+def _expanded(name, trees):
+    """Trees that are copied, FROM:TO, with `~` in the one that is outside."""
+    outside, colon, inside = str(trees).partition(":")
+    if name == "preload":
+        return os.path.expanduser(outside) + colon + inside
+    return outside + colon + os.path.expanduser(inside)
+
+
+# Pipes that say, when they are closed, that this process is gone: a forked child must not hold them open.
+_LIFELINES = weakref.WeakSet()
+
+
+def _let_go():
+    for pipe in list(_LIFELINES):
+        pipe.close()
+
+
+os.register_at_fork(after_in_child=_let_go)
 
 
 def _run(words):
@@ -82,6 +105,7 @@ def run(name: str | None = None, **options):
 
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors) as process:
             begun = False
+            _LIFELINES.add(process.stdin)
             try:
                 begun = process.stdout.readline() == b"begun\n"
                 if begun:

@@ -88,13 +88,15 @@ fn exchange_all<R: Requester>(requester: &R, map: &Map, jobs: &mut [Job<'_, R::T
         if !is_asked::<R>(map, server) || !requester.stands(job.to) {
             continue;
         }
+        // A path that has to be walked again: the attempt that is made alone says so.
+        let Ok(namespace) = requester.namespace(server, job.to) else { continue };
         let Ok((link, id, _)) = Identity::default().link_for(requester, server, map) else {
             continue;
         };
         asked.push((job.to, server));
         under_way.push(UnderWay {
             link,
-            header: header(map, &job.to, id),
+            header: Header { namespace, ..header(map, &job.to, id) },
             body: &job.body,
             payload: [IoSlice::new(job.payload)],
             into: [IoSliceMut::new(job.into)],
