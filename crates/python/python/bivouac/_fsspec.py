@@ -206,16 +206,21 @@ class BivouacFileSystem(AbstractFileSystem):
     _rm = rm_file
 
     def rm(self, path, recursive=False, maxdepth=None):
-        for one in self.expand_path(path, recursive=recursive, maxdepth=maxdepth)[::-1]:
+        if maxdepth is not None:
+            raise NotImplementedError("a part of a tree is not removed: give the paths")
+        # The longest first: a pattern may have found a directory and what is in it.
+        for one in sorted(self.expand_path(path), key=len, reverse=True):
             job, inside = self._at(one)
-            if job.isdir(inside) and not job.islink(inside):
-                if not recursive:
-                    raise IsADirectoryError(errno.EISDIR, "recursive is needed to remove a directory", one)
-                # The deployment itself stays.
-                if inside != "/":
-                    job.rmdir(inside)
-            else:
+            if job.islink(inside) or not job.isdir(inside):
                 job.remove(inside)
+            elif not recursive:
+                raise IsADirectoryError(errno.EISDIR, "recursive is needed to remove a directory", one)
+            elif inside != "/":
+                job.rmtree(inside)
+            else:
+                # The deployment itself stays.
+                for entry in job.scandir("/"):
+                    self.rm(f"{one}/{entry.name}", recursive=True)
 
     def mv(self, path1, path2, recursive=False, maxdepth=None, **options):
         if isinstance(path1, list) or _is_pattern(path1):
@@ -323,7 +328,7 @@ class BivouacFileSystem(AbstractFileSystem):
         mode = mode if "b" in mode else mode + "b"
         if "r" in mode:
             return job.open(inside, mode, size)
-        if not autocommit and "a" not in mode:
+        if not autocommit:
             return _Pending(self, job, inside, mode, size)
         return self._written(job, inside, mode, size)
 
@@ -406,15 +411,15 @@ class BivouacFileSystem(AbstractFileSystem):
 
 
 class _Pending:
-    """A file of a transaction: it gets its name when that is committed."""
+    """A file of a transaction: it gets its name when that is committed. What is appended to a file is there at once."""
 
     def __init__(self, fs, job, path, mode, size):
         self.job, self.path = job, path
         self.exclusive = "x" in mode
         if self.exclusive and job.exists(path):
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
-        self.temporary = f"{path}.{uuid.uuid4().hex}.pending"
-        self.file = fs._written(job, self.temporary, mode, size)
+        self.temporary = None if "a" in mode else f"{path}.{uuid.uuid4().hex}.pending"
+        self.file = fs._written(job, self.temporary or path, mode, size)
 
     def __getattr__(self, name):
         return getattr(self.file, name)
@@ -426,7 +431,9 @@ class _Pending:
         self.file.close()
 
     def commit(self):
-        self.job.rename(self.temporary, self.path, exclusive=self.exclusive)
+        if self.temporary:
+            self.job.rename(self.temporary, self.path, exclusive=self.exclusive)
 
     def discard(self):
-        self.job.remove(self.temporary)
+        if self.temporary:
+            self.job.remove(self.temporary)
