@@ -6,6 +6,7 @@ target=$(mkdir -p "$1" && cd "$1" && pwd)
 root=$(cd "$(dirname "$0")/.." && pwd)
 . "$root/scripts/old-glibc.sh"
 into=$target/java
+command -v javac > /dev/null && command -v mvn > /dev/null || { echo "jar.sh: a JDK and Maven are needed: make setup" >&2; exit 1; }
 javac=$(readlink -f "$(command -v javac)")
 java=$(dirname "$(dirname "$javac")")
 # As Java's property os.arch has it.
@@ -28,6 +29,8 @@ bivouac=$target/release/bivouac
 name=hadoop-contract-$$
 "$bivouac" up "$name" --servers 3 --block-size 64K > /dev/null
 trap '"$bivouac" down "$name" > /dev/null' EXIT
+trap 'exit 130' INT TERM
+rm -rf "$into/surefire-reports"
 maven surefire:test "-Dbivouac.deployment=$name" && status=0 || status=$?
 "$root/scripts/surefire-totals.py" "$into/surefire-reports" || status=1
 exit "$status"

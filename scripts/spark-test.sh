@@ -14,6 +14,9 @@ bivouac=$target/release/bivouac
 name=spark-test-$$
 "$bivouac" up "$name" --servers 3 > /dev/null
 trap '"$bivouac" down "$name" > /dev/null' EXIT
+trap 'exit 130' INT TERM
+PYSPARK_PYTHON=$venv/bin/python
+export PYSPARK_PYTHON
 JAVA_HOME=$(dirname "$(dirname "$(readlink -f "$(command -v javac)")")")
 export JAVA_HOME
 "$venv/bin/python" "$root/java/src/test/spark/wordcount.py" "$name" "$target"/java/bivouac-hadoop-*.jar 2> "$venv/log" || {

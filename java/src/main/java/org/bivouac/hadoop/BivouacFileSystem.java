@@ -68,7 +68,7 @@ public class BivouacFileSystem extends FileSystem implements IOStatisticsSource 
     private static final int ENTRIES = 1000;
 
     private URI uri;
-    private Deployment deployment;
+    private volatile Deployment deployment;
     private Path workingDirectory;
     private FsPermission umask;
     private long splitSize;
@@ -83,13 +83,21 @@ public class BivouacFileSystem extends FileSystem implements IOStatisticsSource 
     }
 
     @Override
-    public void initialize(URI name, Configuration conf) throws IOException {
+    public synchronized void initialize(URI name, Configuration conf) throws IOException {
+        if (deployment != null) {
+            // `BivouacFs` uses one that is there.
+            return;
+        }
         super.initialize(name, conf);
         setConf(conf);
         String authority = name.getAuthority();
-        uri = URI.create(SCHEME + "://" + (authority == null ? "" : authority));
+        uri = URI.create(SCHEME + "://" + (authority == null ? "/" : authority));
+        String named = authority == null ? System.getenv("BIVOUAC_DEPLOYMENT") : authority;
+        if (named == null) {
+            throw new IOException(name + " names no deployment, and neither does the environment");
+        }
         try {
-            deployment = new Deployment(authority, Keys.find(authority, conf));
+            deployment = new Deployment(named, Keys.find(named, conf));
         } catch (Native.Errno errno) {
             throw Native.failed(errno, name);
         }
@@ -109,22 +117,24 @@ public class BivouacFileSystem extends FileSystem implements IOStatisticsSource 
             // What is to be deleted on exit is deleted by this.
             super.close();
         } finally {
+            Deployment left;
             synchronized (this) {
-                if (deployment != null) {
-                    deployment.close();
-                    deployment = null;
-                }
+                left = deployment;
+                deployment = null;
+            }
+            if (left != null) {
+                left.close();
             }
         }
     }
 
-    /** The address of the deployment. */
-    private long address() throws IOException {
+    /** The deployment, if it was not closed. */
+    private Deployment attached() throws IOException {
         Deployment attached = deployment;
         if (attached == null) {
             throw new IOException(uri + ": the file system is closed");
         }
-        return attached.address();
+        return attached;
     }
 
     private String inside(Path path) {
@@ -240,7 +250,7 @@ public class BivouacFileSystem extends FileSystem implements IOStatisticsSource 
     private long[] attributes(Path path, boolean follow) throws IOException {
         long[] attributes = new long[Native.ATTRIBUTES];
         try {
-            Native.stat(address(), inside(path), follow, attributes);
+            attached().tell(a -> Native.stat(a, inside(path), follow, attributes));
         } catch (Native.Errno errno) {
             // Hadoop has one error for what is not there, also where a file is in the place of a directory.
             if (errno.number() == Native.ENOTDIR) {
@@ -277,7 +287,14 @@ public class BivouacFileSystem extends FileSystem implements IOStatisticsSource 
     @Override
     public Path getLinkTarget(Path path) throws IOException {
         try {
-            return new Path(Native.readlink(address(), inside(path)));
+            String target = attached().ask(a -> Native.readlink(a, inside(path)));
+            String mount = attached().ask(Native::mount);
+            // What leads to the deployment's root for programs with a mount leads there for all.
+            if (target.equals(mount) || target.startsWith(mount + "/")) {
+                target = target.length() == mount.length() ? "/" : target.substring(mount.length());
+                return makeQualified(new Path(null, null, target));
+            }
+            return new Path(null, null, target);
         } catch (Native.Errno errno) {
             throw Native.failed(errno, path);
         }
@@ -290,9 +307,10 @@ public class BivouacFileSystem extends FileSystem implements IOStatisticsSource 
         }
         // A link to a path of this deployment leads there for programs with a mount, too.
         URI to = target.toUri();
-        String text = to.getScheme() == null ? to.getPath() : Native.mount(address()) + inside(target);
         try {
-            Native.symlink(address(), text, inside(link));
+            boolean isRelative = to.getScheme() == null && !to.getPath().startsWith("/");
+            String text = isRelative ? to.getPath() : attached().ask(Native::mount) + inside(target);
+            attached().tell(a -> Native.symlink(a, text, inside(link)));
         } catch (Native.Errno errno) {
             throw Native.failed(errno, link);
         }
@@ -309,7 +327,7 @@ public class BivouacFileSystem extends FileSystem implements IOStatisticsSource 
         private final Path base;
         private final String[] names = new String[ENTRIES];
         private final long[] attributes = new long[ENTRIES * Native.ATTRIBUTES];
-        private final Deployment of = deployment.retain();
+        private final Deployment of;
         private long directory;
         private int there;
         private int next;
@@ -318,8 +336,14 @@ public class BivouacFileSystem extends FileSystem implements IOStatisticsSource 
         Listing(Path path) throws IOException {
             this.path = path;
             this.base = makeQualified(path);
+            String name = inside(path);
             try {
-                directory = Native.opendir(of.address(), inside(path));
+                of = attached().retain();
+            } catch (Native.Errno errno) {
+                throw Native.failed(errno, path);
+            }
+            try {
+                directory = of.ask(a -> Native.opendir(a, name));
             } catch (Native.Errno errno) {
                 of.close();
                 if (errno.number() != Native.ENOTDIR) {
@@ -375,7 +399,8 @@ public class BivouacFileSystem extends FileSystem implements IOStatisticsSource 
             if ((attributes[at + Native.MODE] & Native.KIND) == Native.SYMLINK) {
                 try {
                     return status(child, BivouacFileSystem.this.attributes(child, true), 0, null);
-                } catch (FileNotFoundException e) {
+                } catch (IOException e) {
+                    // It leads to nothing, in a circle, or out of the deployment: then it is shown itself.
                     return status(child, attributes, at, getLinkTarget(child));
                 }
             }
@@ -388,7 +413,7 @@ public class BivouacFileSystem extends FileSystem implements IOStatisticsSource 
         statistics.incrementReadOps(1);
         counts.incrementCounter(StoreStatisticNames.OP_LIST_STATUS);
         List<FileStatus> found = new ArrayList<>();
-        address();
+        attached();
         Listing listing = new Listing(path);
         while (listing.hasNext()) {
             found.add(listing.next());
@@ -400,7 +425,7 @@ public class BivouacFileSystem extends FileSystem implements IOStatisticsSource 
     public RemoteIterator<FileStatus> listStatusIterator(Path path) throws IOException {
         statistics.incrementReadOps(1);
         counts.incrementCounter(StoreStatisticNames.OP_LIST_STATUS);
-        address();
+        attached();
         return new Listing(path);
     }
 
@@ -438,7 +463,7 @@ public class BivouacFileSystem extends FileSystem implements IOStatisticsSource 
                 | (mode.implies(FsAction.WRITE) ? 2 : 0)
                 | (mode.implies(FsAction.EXECUTE) ? 1 : 0);
         try {
-            Native.access(address(), inside(path), mask);
+            attached().tell(a -> Native.access(a, inside(path), mask));
         } catch (Native.Errno errno) {
             throw Native.failed(errno, path);
         }
@@ -466,7 +491,7 @@ public class BivouacFileSystem extends FileSystem implements IOStatisticsSource 
         List<String> hosts = new ArrayList<>();
         long[] found;
         try {
-            found = Native.locate(address(), inside(path), start, length, hosts);
+            found = attached().ask(a -> Native.locate(a, inside(path), start, length, hosts));
         } catch (Native.Errno errno) {
             throw Native.failed(errno, path);
         }
@@ -513,7 +538,7 @@ public class BivouacFileSystem extends FileSystem implements IOStatisticsSource 
     public FsStatus getStatus(Path path) throws IOException {
         long[] space = new long[4];
         try {
-            Native.statfs(address(), space);
+            attached().tell(a -> Native.statfs(a, space));
         } catch (Native.Errno errno) {
             throw Native.failed(errno, uri);
         }
@@ -545,9 +570,9 @@ public class BivouacFileSystem extends FileSystem implements IOStatisticsSource 
     // Reading and writing.
 
     private Deployment.Open opened(Path path, int flags, int mode) throws IOException {
-        address();
+        attached();
         try {
-            return new Deployment.Open(deployment, inside(path), flags, mode);
+            return new Deployment.Open(attached(), inside(path), flags, mode);
         } catch (Native.Errno errno) {
             throw Native.failed(errno, path);
         }
@@ -626,17 +651,30 @@ public class BivouacFileSystem extends FileSystem implements IOStatisticsSource 
         counts.incrementCounter(StoreStatisticNames.OP_CREATE);
         FsPermission masked =
                 (permission == null ? FsPermission.getFileDefault() : permission).applyUMask(umask);
-        int flags = Native.O_WRONLY | Native.O_CREAT | (overwrite ? Native.O_TRUNC : Native.O_EXCL);
-        Deployment.Open file;
-        try {
-            file = new Deployment.Open(deployment, inside(path), flags, masked.toShort());
-        } catch (Native.Errno errno) {
-            if (errno.number() == Native.EISDIR) {
-                throw new FileAlreadyExistsException(path + ": it is a directory");
+        int flags = Native.O_WRONLY | Native.O_CREAT | Native.O_EXCL;
+        while (true) {
+            try {
+                Deployment.Open file = new Deployment.Open(attached(), inside(path), flags, masked.toShort());
+                OutputStream stream = new BivouacOutputStream(file, makeQualified(path), 0, false, statistics);
+                return new FSDataOutputStream(stream, null, 0);
+            } catch (Native.Errno errno) {
+                if (errno.number() != Native.EEXIST || !overwrite) {
+                    throw Native.failed(errno, path);
+                }
             }
-            throw Native.failed(errno, path);
+            // Another file takes its place: who is still writing the old one, or reading it, is not disturbed, and does not
+            // disturb.
+            try {
+                attached().tell(a -> Native.unlink(a, inside(path)));
+            } catch (Native.Errno errno) {
+                if (errno.number() == Native.EISDIR) {
+                    throw new FileAlreadyExistsException(path + ": it is a directory");
+                }
+                if (errno.number() != Native.ENOENT) {
+                    throw Native.failed(errno, path);
+                }
+            }
         }
-        return new FSDataOutputStream(new BivouacOutputStream(file, makeQualified(path), 0, statistics), null, 0);
     }
 
     @Override
@@ -649,7 +687,7 @@ public class BivouacFileSystem extends FileSystem implements IOStatisticsSource 
         }
         Deployment.Open file = opened(path, Native.O_WRONLY, 0);
         long size = attributes[Native.SIZE];
-        OutputStream stream = new BivouacOutputStream(file, makeQualified(path), size, statistics);
+        OutputStream stream = new BivouacOutputStream(file, makeQualified(path), size, true, statistics);
         return new FSDataOutputStream(stream, null, size);
     }
 
@@ -666,7 +704,7 @@ public class BivouacFileSystem extends FileSystem implements IOStatisticsSource 
                     "a file of " + attributes[Native.SIZE] + " bytes is not truncated to " + length);
         }
         try {
-            Native.truncate(address(), inside(path), length);
+            attached().tell(a -> Native.truncate(a, inside(path), length));
         } catch (Native.Errno errno) {
             throw Native.failed(errno, path);
         }
@@ -746,7 +784,7 @@ public class BivouacFileSystem extends FileSystem implements IOStatisticsSource 
         FsPermission masked = (permission == null ? FsPermission.getDirDefault() : permission).applyUMask(umask);
         if (whole.getParent() != null) {
             try {
-                Native.mkdir(address(), inside(whole), masked.toShort());
+                attached().tell(a -> Native.mkdir(a, inside(whole), masked.toShort()));
                 return true;
             } catch (Native.Errno errno) {
                 switch (errno.number()) {
@@ -770,7 +808,7 @@ public class BivouacFileSystem extends FileSystem implements IOStatisticsSource 
             return;
         }
         try {
-            Native.mkdir(address(), inside(path), permission.toShort());
+            attached().tell(a -> Native.mkdir(a, inside(path), permission.toShort()));
         } catch (Native.Errno errno) {
             if (errno.number() != Native.EEXIST) {
                 throw Native.failed(errno, path);
@@ -785,7 +823,7 @@ public class BivouacFileSystem extends FileSystem implements IOStatisticsSource 
     private void makeAll(Path path) throws IOException {
         long[] attributes = new long[Native.ATTRIBUTES];
         try {
-            Native.stat(address(), inside(path), true, attributes);
+            attached().tell(a -> Native.stat(a, inside(path), true, attributes));
             if (!isDirectory(attributes)) {
                 throw new ParentNotDirectoryException(path + ": it is not a directory");
             }
@@ -809,7 +847,7 @@ public class BivouacFileSystem extends FileSystem implements IOStatisticsSource 
         boolean isRoot = inside.equals("/");
         try {
             if (!isRoot) {
-                Native.unlink(address(), inside);
+                attached().tell(a -> Native.unlink(a, inside));
                 return true;
             }
         } catch (Native.Errno errno) {
@@ -829,13 +867,13 @@ public class BivouacFileSystem extends FileSystem implements IOStatisticsSource 
                 return true;
             }
         } else if (isRoot) {
-            if (listStatusIterator(path).hasNext()) {
+            if (listStatus(path).length > 0) {
                 throw new PathIsNotEmptyDirectoryException(path.toString());
             }
             return false;
         }
         try {
-            Native.rmdir(address(), inside);
+            attached().tell(a -> Native.rmdir(a, inside));
             return true;
         } catch (Native.Errno errno) {
             if (errno.number() == Native.ENOENT) {
@@ -850,7 +888,7 @@ public class BivouacFileSystem extends FileSystem implements IOStatisticsSource 
         String[] names = new String[ENTRIES];
         long[] attributes = new long[ENTRIES * Native.ATTRIBUTES];
         try {
-            long open = Native.opendir(address(), directory);
+            long open = attached().ask(a -> Native.opendir(a, directory));
             try {
                 int there;
                 while ((there = Native.readdir(open, names, attributes)) > 0) {
@@ -859,9 +897,9 @@ public class BivouacFileSystem extends FileSystem implements IOStatisticsSource 
                         try {
                             if ((attributes[i * Native.ATTRIBUTES + Native.MODE] & Native.KIND) == Native.DIRECTORY) {
                                 empty(name, path);
-                                Native.rmdir(address(), name);
+                                attached().tell(a -> Native.rmdir(a, name));
                             } else {
-                                Native.unlink(address(), name);
+                                attached().tell(a -> Native.unlink(a, name));
                             }
                         } catch (Native.Errno errno) {
                             // Somebody else has removed it.
@@ -886,14 +924,15 @@ public class BivouacFileSystem extends FileSystem implements IOStatisticsSource 
         statistics.incrementWriteOps(1);
         counts.incrementCounter(StoreStatisticNames.OP_RENAME);
         String source = inside(from);
-        String target = inside(to);
+        String given = inside(to);
+        String target = given;
         if (source.equals("/")) {
             return false;
         }
         FileStatus moved = getFileStatus(from);
         long[] there = new long[Native.ATTRIBUTES];
         try {
-            Native.stat(address(), target, true, there);
+            attached().tell(a -> Native.stat(a, given, true, there));
             if (isDirectory(there)) {
                 // Into it. A directory onto itself is refused, a file onto itself is done.
                 if (source.equals(target)) {
@@ -913,8 +952,9 @@ public class BivouacFileSystem extends FileSystem implements IOStatisticsSource 
         if (target.equals(source)) {
             return moved.isFile();
         }
+        String into = target;
         try {
-            Native.rename(address(), source, target, Native.NOREPLACE);
+            attached().tell(a -> Native.rename(a, source, into, Native.NOREPLACE));
             return true;
         } catch (Native.Errno errno) {
             switch (errno.number()) {
@@ -931,12 +971,47 @@ public class BivouacFileSystem extends FileSystem implements IOStatisticsSource 
         }
     }
 
+    /** With exceptions where the other one returns false; replaces what is there in one step, if that is wanted. */
+    @Override
+    @Deprecated
+    protected void rename(Path from, Path to, Options.Rename... options) throws IOException {
+        statistics.incrementWriteOps(1);
+        counts.incrementCounter(StoreStatisticNames.OP_RENAME);
+        boolean overwrite = Arrays.asList(options).contains(Options.Rename.OVERWRITE);
+        FileStatus source = getFileLinkStatus(from);
+        FileStatus target = null;
+        try {
+            target = getFileLinkStatus(to);
+        } catch (FileNotFoundException e) {
+            Path parent = makeQualified(to).getParent();
+            if (parent != null && !isDirectory(attributes(parent, true))) {
+                throw (IOException) new ParentNotDirectoryException(parent + ": it is not a directory").initCause(e);
+            }
+        }
+        if (target != null) {
+            if (makeQualified(from).equals(makeQualified(to)) || !overwrite) {
+                throw new FileAlreadyExistsException(to + ": it exists");
+            }
+            if (source.isDirectory() != target.isDirectory()) {
+                throw new IOException(from + " and " + to + " have to be both files or both directories");
+            }
+            if (target.isDirectory() && listStatus(to).length > 0) {
+                throw new PathIsNotEmptyDirectoryException(to.toString());
+            }
+        }
+        try {
+            attached().tell(a -> Native.rename(a, inside(from), inside(to), overwrite ? 0 : Native.NOREPLACE));
+        } catch (Native.Errno errno) {
+            throw Native.failed(errno, from);
+        }
+    }
+
     // Attributes.
 
     @Override
     public void setPermission(Path path, FsPermission permission) throws IOException {
         try {
-            Native.chmod(address(), inside(path), permission.toShort());
+            attached().tell(a -> Native.chmod(a, inside(path), permission.toShort()));
         } catch (Native.Errno errno) {
             throw Native.failed(errno, path);
         }
@@ -950,7 +1025,7 @@ public class BivouacFileSystem extends FileSystem implements IOStatisticsSource 
         int uid = user == null ? -1 : number(user, Native.userNumber(user), "user");
         int gid = group == null ? -1 : number(group, Native.groupNumber(group), "group");
         try {
-            Native.chown(address(), inside(path), uid, gid);
+            attached().tell(a -> Native.chown(a, inside(path), uid, gid));
         } catch (Native.Errno errno) {
             throw Native.failed(errno, path);
         }
@@ -970,7 +1045,7 @@ public class BivouacFileSystem extends FileSystem implements IOStatisticsSource 
     @Override
     public void setTimes(Path path, long modified, long accessed) throws IOException {
         try {
-            Native.utimes(address(), inside(path), nanos(accessed), nanos(modified));
+            attached().tell(a -> Native.utimes(a, inside(path), nanos(accessed), nanos(modified)));
         } catch (Native.Errno errno) {
             throw Native.failed(errno, path);
         }
@@ -985,12 +1060,10 @@ public class BivouacFileSystem extends FileSystem implements IOStatisticsSource 
         boolean create = flag.contains(XAttrSetFlag.CREATE);
         boolean replace = flag.contains(XAttrSetFlag.REPLACE);
         try {
-            Native.setxattr(
-                    address(),
-                    inside(path),
+            attached().tell(a -> Native.setxattr(a, inside(path),
                     name,
                     value == null ? new byte[0] : value,
-                    create == replace ? 0 : create ? 1 : 2);
+                    create == replace ? 0 : create ? 1 : 2));
         } catch (Native.Errno errno) {
             throw Native.failed(errno, path);
         }
@@ -999,7 +1072,7 @@ public class BivouacFileSystem extends FileSystem implements IOStatisticsSource 
     @Override
     public byte[] getXAttr(Path path, String name) throws IOException {
         try {
-            return Native.getxattr(address(), inside(path), name);
+            return attached().ask(a -> Native.getxattr(a, inside(path), name));
         } catch (Native.Errno errno) {
             throw Native.failed(errno, path);
         }
@@ -1022,7 +1095,7 @@ public class BivouacFileSystem extends FileSystem implements IOStatisticsSource 
     @Override
     public List<String> listXAttrs(Path path) throws IOException {
         try {
-            return Arrays.asList(Native.listxattr(address(), inside(path)));
+            return Arrays.asList(attached().ask(a -> Native.listxattr(a, inside(path))));
         } catch (Native.Errno errno) {
             throw Native.failed(errno, path);
         }
@@ -1031,7 +1104,7 @@ public class BivouacFileSystem extends FileSystem implements IOStatisticsSource 
     @Override
     public void removeXAttr(Path path, String name) throws IOException {
         try {
-            Native.removexattr(address(), inside(path), name);
+            attached().tell(a -> Native.removexattr(a, inside(path), name));
         } catch (Native.Errno errno) {
             throw Native.failed(errno, path);
         }

@@ -16,7 +16,6 @@ import org.apache.hadoop.fs.FileRange;
 import org.apache.hadoop.fs.FileSystem;
 import org.apache.hadoop.fs.Path;
 import org.apache.hadoop.fs.StreamCapabilities;
-import org.apache.hadoop.fs.VectoredReadUtils;
 import org.apache.hadoop.fs.statistics.IOStatistics;
 import org.apache.hadoop.fs.statistics.IOStatisticsSource;
 import org.apache.hadoop.fs.statistics.StreamStatisticNames;
@@ -33,7 +32,7 @@ final class BivouacInputStream extends FSInputStream
     private final FileSystem.Statistics statistics;
     private final IOStatisticsStore counts = Counts.ofReader();
     private long position;
-    private boolean closed;
+    private volatile boolean closed;
     /** What was read ahead, or null: bytes of the file from {@code begin} on, {@code filled} of them. */
     private ByteBuffer buffer;
 
@@ -125,8 +124,10 @@ final class BivouacInputStream extends FSInputStream
         }
         long inside = position - begin;
         if (filled == 0 || inside < 0 || inside >= filled) {
-            filled = readAt(position, buffer, 0, Buffers.LENGTH);
+            // If it fails, nothing is known of what is in the buffer.
+            filled = 0;
             begin = position;
+            filled = readAt(position, buffer, 0, Buffers.LENGTH);
             inside = 0;
         }
         return filled - (int) inside;
@@ -217,7 +218,7 @@ final class BivouacInputStream extends FSInputStream
 
     @Override
     public int read(long offset, byte[] into, int at, int length) throws IOException {
-        checkOpen();
+        check();
         validatePositionedReadArgs(offset, into, at, length);
         if (length == 0) {
             return 0;
@@ -227,21 +228,21 @@ final class BivouacInputStream extends FSInputStream
 
     @Override
     public void readFully(long offset, byte[] into, int at, int length) throws IOException {
-        checkOpen();
+        check();
         validatePositionedReadArgs(offset, into, at, length);
         readFully(offset, ByteBuffer.wrap(into, at, length));
     }
 
     @Override
     public int read(long offset, ByteBuffer into) throws IOException {
-        checkOpen();
+        check();
         checkOffset(offset);
         return readInto(offset, into);
     }
 
     @Override
     public void readFully(long offset, ByteBuffer into) throws IOException {
-        checkOpen();
+        check();
         checkOffset(offset);
         while (into.hasRemaining()) {
             int some = readInto(offset, into);
@@ -258,16 +259,18 @@ final class BivouacInputStream extends FSInputStream
         }
     }
 
-    private synchronized void checkOpen() throws IOException {
-        check();
-    }
-
     @Override
     public void readVectored(List<? extends FileRange> ranges, IntFunction<ByteBuffer> allocate) throws IOException {
-        checkOpen();
+        check();
         long end = length();
         for (FileRange range : ranges) {
-            VectoredReadUtils.validateRangeRequest(range);
+            // (Hadoop's own check has another signature in each of its versions.)
+            if (range.getLength() < 0) {
+                throw new IllegalArgumentException("a range of " + range.getLength() + " bytes");
+            }
+            if (range.getOffset() < 0) {
+                throw new EOFException(path + ": " + range + " begins before the file");
+            }
             if (range.getOffset() > end - range.getLength()) {
                 throw new EOFException(path + ": " + range + " reaches behind the end of the file, " + end);
             }

@@ -23,15 +23,19 @@ final class BivouacOutputStream extends OutputStream implements Syncable, Stream
     private final FileSystem.Statistics statistics;
     private final IOStatisticsStore counts = Counts.ofWriter();
     private ByteBuffer buffer = Buffers.take();
-    /** Where the buffer's bytes go. */
+    /** Where the buffer's bytes go; when it appends, where the file ended when it last did. */
     private long position;
+
+    private final boolean appends;
 
     private boolean closed;
     /** A write has failed: what follows would leave a gap. */
     private IOException broken;
 
-    BivouacOutputStream(Deployment.Open file, Path path, long position, FileSystem.Statistics statistics) {
+    BivouacOutputStream(
+            Deployment.Open file, Path path, long position, boolean appends, FileSystem.Statistics statistics) {
         this.file = file;
+        this.appends = appends;
         this.path = path;
         this.position = position;
         this.statistics = statistics;
@@ -41,8 +45,13 @@ final class BivouacOutputStream extends OutputStream implements Syncable, Stream
         if (closed) {
             throw new IOException(path + ": " + FSExceptionMessages.STREAM_IS_CLOSED);
         }
+        throwBroken();
+    }
+
+    private void throwBroken() throws IOException {
         if (broken != null) {
-            throw broken;
+            // An exception of its own: the first one may have it suppressed.
+            throw new IOException(broken.getMessage(), broken);
         }
     }
 
@@ -51,6 +60,11 @@ final class BivouacOutputStream extends OutputStream implements Syncable, Stream
         while (done < length) {
             int from = done;
             try {
+                if (appends) {
+                    // In one piece, wherever the end is by now: others may append, too.
+                    position = file.use(open -> Native.append(open, direct, from, length - from));
+                    return;
+                }
                 int some = file.use(open -> Native.pwrite(open, direct, from, length - from, position));
                 if (some == 0) {
                     throw new IOException(path + ": the storage is full");
@@ -155,9 +169,7 @@ final class BivouacOutputStream extends OutputStream implements Syncable, Stream
                 throw Native.failed(errno, path);
             }
         }
-        if (broken != null) {
-            throw broken;
-        }
+        throwBroken();
     }
 
     @Override

@@ -1,39 +1,67 @@
 package org.bivouac.hadoop;
 
 import java.io.Closeable;
+import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.locks.ReadWriteLock;
 import java.util.concurrent.locks.ReentrantReadWriteLock;
 
 /**
- * An attached deployment, which is detached when nobody uses it any more: the file system has a reference, and so has each open
- * file, so that a stream goes on after its file system was closed.
+ * An attached deployment, which is detached when nobody uses it any more. The file system has a reference, and so have each open
+ * file, so that a stream goes on after its file system was closed, and each call for as long as it takes.
  */
 final class Deployment implements Closeable {
     private final long address;
-    private int references = 1;
+    private final AtomicInteger references = new AtomicInteger(1);
 
     Deployment(String name, String key) throws Native.Errno {
         address = Native.attach(name, key);
     }
 
-    long address() {
-        return address;
+    /** A call that has a result. */
+    interface Ask<T> {
+        T with(long deployment) throws Native.Errno;
+    }
+
+    /** A call that has none. */
+    interface Tell {
+        void with(long deployment) throws Native.Errno;
     }
 
     /** For somebody else, who closes it, too. */
-    synchronized Deployment retain() {
-        references++;
+    Deployment retain() throws Native.Errno {
+        int now;
+        do {
+            now = references.get();
+            if (now == 0) {
+                throw new Native.Errno(Native.EBADF, "the file system is closed");
+            }
+        } while (!references.compareAndSet(now, now + 1));
         return this;
+    }
+
+    <T> T ask(Ask<T> call) throws Native.Errno {
+        retain();
+        try {
+            return call.with(address);
+        } finally {
+            close();
+        }
+    }
+
+    void tell(Tell call) throws Native.Errno {
+        retain();
+        try {
+            call.with(address);
+        } finally {
+            close();
+        }
     }
 
     @Override
     public void close() {
-        synchronized (this) {
-            if (--references != 0) {
-                return;
-            }
+        if (references.decrementAndGet() == 0) {
+            Native.detach(address);
         }
-        Native.detach(address);
     }
 
     /** An open file. It can be closed while others use it: then it is closed when they are done. */
@@ -43,8 +71,13 @@ final class Deployment implements Closeable {
         private long file;
 
         Open(Deployment deployment, String path, int flags, int mode) throws Native.Errno {
-            file = Native.open(deployment.address(), path, flags, mode);
             this.deployment = deployment.retain();
+            try {
+                file = Native.open(deployment.address, path, flags, mode);
+            } catch (Native.Errno | RuntimeException e) {
+                deployment.close();
+                throw e;
+            }
         }
 
         /** What is done with an open file. */
@@ -56,7 +89,7 @@ final class Deployment implements Closeable {
             lock.readLock().lock();
             try {
                 if (file == 0) {
-                    throw new Native.Errno(9, "the file is closed");
+                    throw new Native.Errno(Native.EBADF, "the file is closed");
                 }
                 return use.with(file);
             } finally {
@@ -71,8 +104,11 @@ final class Deployment implements Closeable {
                 if (file != 0) {
                     long closing = file;
                     file = 0;
-                    Native.close(closing);
-                    deployment.close();
+                    try {
+                        Native.close(closing);
+                    } finally {
+                        deployment.close();
+                    }
                 }
             } finally {
                 lock.writeLock().unlock();

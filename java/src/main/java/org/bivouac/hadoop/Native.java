@@ -59,6 +59,7 @@ final class Native {
     /** Numbers of errors. */
     static final int ENOENT = 2;
 
+    static final int EBADF = 9;
     static final int EAGAIN = 11;
     static final int EACCES = 13;
     static final int EPERM = 1;
