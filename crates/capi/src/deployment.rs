@@ -181,17 +181,7 @@ fn utf8(text: &[u8]) -> Result<&str, Failed> {
 /// A key, from its hexadecimal digits.
 fn key(digits: &[u8]) -> Result<Key, Failed> {
     let wrong = || Failed::new(Errno::INVAL, format!("a key has {} hexadecimal digits", 2 * KEY_LEN));
-    let digits = digits.trim_ascii();
-    if digits.len() != 2 * KEY_LEN {
-        return Err(wrong());
-    }
-    let mut key = [0; KEY_LEN];
-    for (byte, pair) in key.iter_mut().zip(digits.chunks_exact(2)) {
-        let digit =
-            |at: usize| pair.get(at).and_then(|digit| char::from(*digit).to_digit(16)).ok_or_else(wrong);
-        *byte = (digit(0)? << 4 | digit(1)?) as u8;
-    }
-    Ok(Key(key))
+    Key::from_hex(digits.trim_ascii()).ok_or_else(wrong)
 }
 
 /// See `bivouac.h`.

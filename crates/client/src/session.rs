@@ -622,13 +622,7 @@ fn read_key(path: &str) -> Result<Key, ClientError> {
     let Some(text) = content.get(..2 * KEY_LEN) else {
         return Err(unusable("it is too short".into()));
     };
-    let mut key = [0u8; KEY_LEN];
-    for (byte, digits) in key.iter_mut().zip(text.chunks_exact(2)) {
-        let digit =
-            |d: u8| char::from(d).to_digit(16).ok_or_else(|| unusable("it is not hexadecimal".into()));
-        *byte = (digit(digits[0])? << 4 | digit(digits[1])?) as u8;
-    }
-    Ok(Key(key))
+    Key::from_hex(text).ok_or_else(|| unusable("it is not hexadecimal".into()))
 }
 
 /// Direct access to blocks on this node can be switched off (`BIVOUAC_LOCAL=0`), to measure the way over the

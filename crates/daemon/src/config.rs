@@ -6,7 +6,7 @@
 //! over a command line.
 
 use bivouac_layout::{NodeId, ServerId};
-use bivouac_proto::auth::{KEY_LEN, Key};
+use bivouac_proto::auth::Key;
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -80,7 +80,7 @@ pub struct ServerConfig {
 
 /// The key as hexadecimal digits.
 pub mod hex_key {
-    use super::{KEY_LEN, Key};
+    use super::Key;
     use serde::{Deserialize, Deserializer, Serializer, de::Error};
 
     /// 64 lower-case digits.
@@ -90,16 +90,7 @@ pub mod hex_key {
 
     /// Reads what [`to_hex`] wrote; `None` for anything else.
     pub fn from_hex(text: &str) -> Option<Key> {
-        let digits = text.as_bytes();
-        if digits.len() != 2 * KEY_LEN {
-            return None;
-        }
-        let mut key = [0; KEY_LEN];
-        for (byte, pair) in key.iter_mut().zip(digits.chunks_exact(2)) {
-            let digit = |d: u8| (d as char).to_digit(16);
-            *byte = (digit(pair[0])? << 4 | digit(pair[1])?) as u8;
-        }
-        Some(Key(key))
+        Key::from_hex(text.as_bytes())
     }
 
     pub(super) fn serialize<S: Serializer>(key: &Key, to: S) -> Result<S::Ok, S::Error> {
@@ -116,6 +107,7 @@ pub mod hex_key {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use bivouac_proto::auth::KEY_LEN;
 
     #[test]
     fn configuration_survives_json_and_hides_its_key() {

@@ -29,6 +29,21 @@ pub const ANY_DEPLOYMENT: u64 = 0;
 #[derive(Clone)]
 pub struct Key(pub [u8; KEY_LEN]);
 
+impl Key {
+    /// From its hexadecimal digits, exactly so many as it has; `None` for anything else.
+    pub fn from_hex(digits: &[u8]) -> Option<Key> {
+        if digits.len() != 2 * KEY_LEN {
+            return None;
+        }
+        let mut key = [0; KEY_LEN];
+        for (byte, pair) in key.iter_mut().zip(digits.chunks_exact(2)) {
+            let digit = |digit: u8| char::from(digit).to_digit(16);
+            *byte = (digit(pair[0])? << 4 | digit(pair[1])?) as u8;
+        }
+        Some(Key(key))
+    }
+}
+
 impl std::fmt::Debug for Key {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Key(..)")

@@ -80,17 +80,7 @@ fn inside(path: &[u8]) -> &[u8] {
 
 fn key_of(digits: &str) -> PyResult<Key> {
     let wrong = || PyValueError::new_err(format!("a key has {} hexadecimal digits", 2 * KEY_LEN));
-    let digits = digits.trim().as_bytes();
-    let mut key = [0; KEY_LEN];
-    if digits.len() != 2 * KEY_LEN {
-        return Err(wrong());
-    }
-    for (byte, pair) in key.iter_mut().zip(digits.chunks_exact(2)) {
-        let digit =
-            |at: usize| pair.get(at).and_then(|digit| char::from(*digit).to_digit(16)).ok_or_else(wrong);
-        *byte = (digit(0)? << 4 | digit(1)?) as u8;
-    }
-    Ok(Key(key))
+    Key::from_hex(digits.trim().as_bytes()).ok_or_else(wrong)
 }
 
 fn host_of(map: &Map, server: ServerId) -> Option<String> {
