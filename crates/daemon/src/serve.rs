@@ -4,9 +4,10 @@
 
 use crate::copies::Copies;
 use crate::order::Running;
+use crate::restriping::Flight;
 use bivouac_data::{DataError, DataStore};
 use bivouac_layout::{Ino, Map, ServerId, ShardId, namespace};
-use bivouac_proto::data::{DataReply, DataRequest};
+use bivouac_proto::data::{DataReply, DataRequest, SmallPiece};
 use bivouac_proto::header::MAX_PAYLOAD;
 use bivouac_proto::meta::{At, MetaRequest};
 use bivouac_proto::status::Failure;
@@ -113,6 +114,29 @@ pub(crate) fn read(
         store.suspect(ino);
     }
     Ok(count)
+}
+
+/// Reads pieces of many files; of each, whether it is there as a whole. What is, is appended to `out`.
+pub(crate) fn gather<'r>(
+    store: &DataStore,
+    pieces: &[SmallPiece],
+    may_read: impl Fn(Ino) -> Option<Flight<'r>>,
+    out: &mut Vec<u8>,
+) -> Vec<bool> {
+    let mut read = |piece: &SmallPiece| {
+        let Some(_flight) = may_read(piece.ino) else { return false };
+        let before = out.len();
+        out.resize(before + piece.len as usize, 0);
+        let is_whole = matches!(
+            store.read(piece.ino, piece.offset, &mut out[before..]),
+            Ok(count) if count == piece.len as usize
+        );
+        if !is_whole {
+            out.truncate(before);
+        }
+        is_whole
+    };
+    pieces.iter().map(|piece| read(piece)).collect()
 }
 
 /// Serves a request for data within the daemon. Reads fill `into`; descriptors are not passed this way.
@@ -271,6 +295,7 @@ fn about<'a>(request: &MetaRequest<'a>) -> About<'a> {
         | R::Relock { .. }
         | R::Abandon { ino: None, .. }
         | R::Entrust { .. }
+        | R::Find { .. }
         | R::Look { .. } => About::Server,
     }
 }
@@ -297,7 +322,7 @@ pub(crate) fn concerns_one_shard(request: &MetaRequest<'_>) -> bool {
 
 /// Whether a request carries paths that the client may have cached: then its namespace version matters.
 pub(crate) fn walks(request: &MetaRequest<'_>) -> bool {
-    matches!(about(request), About::Entry(_))
+    matches!(about(request), About::Entry(_)) || matches!(request, MetaRequest::Find { .. })
 }
 
 /// Whether a request changes something, so that it matters in which order it comes.
@@ -318,6 +343,7 @@ pub(crate) fn changes(request: &MetaRequest<'_>) -> bool {
             | R::Locate { .. }
             | R::Entrust { .. }
             | R::Sync { .. }
+            | R::Find { .. }
             | R::Look { .. }
     )
 }

@@ -81,8 +81,16 @@ pub(crate) struct Counters {
 }
 
 /// The requests that a storage serves.
-pub(crate) const FAMILIES: [Family; 7] =
-    [Family::Meta, Family::Data, Family::Copied, Family::Copy, Family::Restripe, Family::Fetch, Family::Peer];
+pub(crate) const FAMILIES: [Family; 8] = [
+    Family::Meta,
+    Family::Data,
+    Family::Gather,
+    Family::Copied,
+    Family::Copy,
+    Family::Restripe,
+    Family::Fetch,
+    Family::Peer,
+];
 
 impl Storage {
     pub(crate) fn new(
@@ -302,8 +310,9 @@ impl Service for Storage {
         let Ok(request) = bivouac_proto::decode::<Request<'_>>(body) else {
             return reply.fail(&Errno::PROTO.into());
         };
-        if let (Request::Meta(_) | Request::Data(_) | Request::Copied(_), Role::Client { node, .. }) =
-            (&request, &session.role)
+        let is_of_programs =
+            matches!(request, Request::Meta(_) | Request::Data(_) | Request::Gather(_) | Request::Copied(_));
+        if let (true, Role::Client { node, .. }) = (is_of_programs, &session.role)
             && self.links.is_away(*node)
             && !matches!(request, Request::Meta(MetaRequest::Release { .. } | MetaRequest::Abandon { .. }))
         {
@@ -323,6 +332,7 @@ impl Service for Storage {
             (Request::Data(request), role @ (Role::Client { .. } | Role::Server(_))) => {
                 return self.data(role, header, request, payload, reply);
             }
+            (Request::Gather(gather), Role::Client { .. }) => self.gather(header, gather, reply),
             (Request::Copied(copied), Role::Client { .. } | Role::Server(_)) => {
                 return self.copied((session, coming), header, copied, payload, reply);
             }

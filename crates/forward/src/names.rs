@@ -155,7 +155,9 @@ pub(crate) fn carry_out(
         }
         // Nothing is registered again: what was open is opened when it is used.
         R::Reopen { .. } | R::Report { .. } | R::Relock { .. } => MetaReply::Done,
-        R::Look { .. } | R::MakeLazy { .. } | R::Entrust { .. } => return Err(Errno::OPNOTSUPP.into()),
+        R::Look { .. } | R::Find { .. } | R::MakeLazy { .. } | R::Entrust { .. } => {
+            return Err(Errno::OPNOTSUPP.into());
+        }
     };
     Ok(match reply {
         MetaReply::Done => Reply::Done,

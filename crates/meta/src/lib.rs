@@ -49,6 +49,7 @@ mod error;
 mod fetch;
 mod fetches;
 mod file;
+mod find;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod fuzzing;
 mod grace;

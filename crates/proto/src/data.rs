@@ -240,6 +240,29 @@ impl DataRequest {
     }
 }
 
+/// A request for pieces of many files at once, for programs that read small ones. The answer ([`crate::Reply::Gathered`]) says of
+/// each piece whether its bytes are in the payload, one piece behind the other; if they are not, because it is not there as a whole,
+/// or the file's blocks have moved, the client asks for it alone. Files have no copies, and layouts of version 0.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Debug)]
+pub struct Gather {
+    /// At most [`GATHER_MAX`], and at most [`crate::header::MAX_PAYLOAD`] bytes together.
+    pub pieces: Vec<SmallPiece>,
+}
+
+/// Most pieces in a [`Gather`].
+pub const GATHER_MAX: usize = 256;
+
+/// One of its pieces.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Debug)]
+pub struct SmallPiece {
+    /// The file.
+    pub ino: Ino,
+    /// First byte.
+    pub offset: u64,
+    /// Bytes.
+    pub len: u32,
+}
+
 /// Replies to [`DataRequest`]s.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Debug)]
 pub enum DataReply {

@@ -70,6 +70,8 @@ pub enum Request<'a> {
     Restripe(restripe::RestripeRequest),
     /// From a lazy file's inode's server to those that are to hold its blocks.
     Fetch(Box<lazy::FetchRequest>),
+    /// Bytes of many files: to the server that holds them.
+    Gather(data::Gather),
 }
 
 /// What a request is about: which of a [`Request`]'s variants it is.
@@ -97,11 +99,13 @@ pub enum Family {
     Restripe,
     /// [`Request::Fetch`]
     Fetch,
+    /// [`Request::Gather`]
+    Gather,
 }
 
 impl Family {
     /// All of them, in the order of a [`Request`]'s variants.
-    const ALL: [Family; 11] = [
+    const ALL: [Family; 12] = [
         Family::Meta,
         Family::Data,
         Family::Peer,
@@ -113,6 +117,7 @@ impl Family {
         Family::Raft,
         Family::Restripe,
         Family::Fetch,
+        Family::Gather,
     ];
 
     /// Of a request's body, without decoding it. `None`: it is no request's, or one of a newer version.
@@ -145,6 +150,8 @@ pub enum Reply {
     Restripe(restripe::RestripeReply),
     /// Answer to a [`Request::Fetch`].
     Fetch(lazy::FetchReply),
+    /// Answer to a [`Request::Gather`]: of each piece, whether it is in the payload.
+    Gathered(Vec<bool>),
 }
 
 #[cfg(test)]

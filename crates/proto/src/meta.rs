@@ -565,6 +565,25 @@ pub enum MetaRequest<'a> {
         /// Who has them.
         owner: LockOwner,
     },
+    /// Attributes of files by their names, and the data of those that are small enough to be in their inodes, in one round trip
+    /// (`Found`): for programs that read many files. The header names the shard of any of them. Nothing is waited for.
+    Find {
+        /// The names, at most [`FIND_MAX`].
+        #[serde(borrow)]
+        names: Vec<At<'a>>,
+    },
+}
+
+/// Most names in a [`MetaRequest::Find`]. With each go up to [`crate::attr::INLINE_MAX`] bytes of data.
+pub const FIND_MAX: usize = 256;
+
+/// What a [`MetaRequest::Find`] returns for one name.
+#[derive(Clone, PartialEq, Serialize, Deserialize, Debug)]
+pub struct FoundFile {
+    /// Its attributes.
+    pub attr: Box<Attr>,
+    /// All of its data are in the payload, behind those of the files before it: as many bytes as its size says.
+    pub with_data: bool,
 }
 
 /// Most files in a [`MetaRequest::Entrust`].
@@ -677,4 +696,7 @@ pub enum MetaReply {
     Locks(Vec<LockRange>),
     /// The file is nowhere in the forwarded directory, and this I/O node has it open: what concerns it is asked here.
     Kept,
+    /// One answer for each name of the request, in its order; `None` for those that are no files, are not there, or are not shown
+    /// at once or by this server alone: the client asks for them one by one.
+    Found(Vec<Option<FoundFile>>),
 }

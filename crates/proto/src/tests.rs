@@ -54,6 +54,7 @@ fn the_family_of_a_request_is_known_without_decoding_it() {
             Request::Raft(_) => Family::Raft,
             Request::Restripe(_) => Family::Restripe,
             Request::Fetch(_) => Family::Fetch,
+            Request::Gather(_) => Family::Gather,
         };
         assert_eq!(Family::of(&encoded(&request)), Some(family));
         if !seen.contains(&family) {
@@ -61,7 +62,7 @@ fn the_family_of_a_request_is_known_without_decoding_it() {
         }
     }
     assert_eq!(seen.len(), 11, "there are samples of all of them");
-    assert_eq!((Family::of(&[]), Family::of(&[11])), (None, None));
+    assert_eq!((Family::of(&[]), Family::of(&[12])), (None, None));
 }
 
 #[test]

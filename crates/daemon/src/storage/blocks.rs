@@ -11,11 +11,12 @@ use bivouac_layout::{Group, Ino, ServerId};
 use bivouac_meta::Standing;
 use bivouac_proto::auth::Role;
 use bivouac_proto::copies::{Copied, CopyRequest, Sender, Sent};
-use bivouac_proto::data::{DataReply, DataRequest};
+use bivouac_proto::data::{DataReply, DataRequest, GATHER_MAX, Gather};
+use bivouac_proto::header::MAX_PAYLOAD;
 use bivouac_proto::lazy::FetchRequest;
 use bivouac_proto::restripe::RestripeRequest;
 use bivouac_proto::status::Failure;
-use bivouac_proto::{Header, Refusal, Reply, Request};
+use bivouac_proto::{Errno, Header, Refusal, Reply, Request};
 use bivouac_transport::Responder;
 use std::sync::atomic::Ordering;
 
@@ -112,6 +113,27 @@ impl Storage {
         let served = serve::data((store, copies), request, payload, inodes, reply, &mut running);
         self.counters.read.fetch_add(served.read, Ordering::Relaxed);
         self.counters.written.fetch_add(served.written, Ordering::Relaxed);
+    }
+
+    /// Pieces of many files.
+    pub(super) fn gather(
+        &self,
+        header: &Header,
+        gather: &Gather,
+        reply: &mut Responder,
+    ) -> Result<Reply, Failure> {
+        self.counters.data.fetch_add(1, Ordering::Relaxed);
+        let bytes: u64 = gather.pieces.iter().map(|piece| u64::from(piece.len)).sum();
+        if gather.pieces.len() > GATHER_MAX || bytes > u64::from(MAX_PAYLOAD) {
+            return Err(Errno::INVAL.into());
+        }
+        self.check_since(header, None)?;
+        self.copies.is_used();
+        // Of a file whose blocks have moved, the program asks with its layout's version.
+        let may_read = |ino| self.restriping.enter(ino, 0, &Access::Reads).ok();
+        let read = serve::gather(&self.data, &gather.pieces, may_read, reply.buffer());
+        self.counters.read.fetch_add(reply.buffer().len() as u64, Ordering::Relaxed);
+        Ok(Reply::Gathered(read))
     }
 
     /// Blocks that have copies, at their primary.

@@ -8,10 +8,10 @@ use crate::control::{
     ControlReply, ControlRequest, FileLoss, Grant, HeldFile, Holder, Member, ServerHealth, Stats, Ward,
 };
 use crate::copies::{self, Copied, CopyReply, CopyRequest, Mark, Sender, Sent, Stripe};
-use crate::data::{Access, DataReply, DataRequest, Fallocate, Share};
+use crate::data::{Access, DataReply, DataRequest, Fallocate, GATHER_MAX, Gather, Share, SmallPiece};
 use crate::lazy::{FetchRequest, LazyFile, Source, Unfetchable};
 use crate::meta::{
-    At, Change, Create, ENTRUST_MAX, Entrusted, LOOK_MAX, LockOwner, LockRange, Looked, MetaReply,
+    At, Change, Create, ENTRUST_MAX, Entrusted, FoundFile, LOOK_MAX, LockOwner, LockRange, Looked, MetaReply,
     MetaRequest, OpenHow, Relocked, RenameMode, Reopened, SetAttr, SetTime, Wrote, XattrMode,
 };
 use crate::node::NodeRequest;
@@ -279,7 +279,9 @@ pub(super) fn requests() -> Vec<Request<'static>> {
         source: source(),
     };
     let fetch = [Request::Fetch(Box::new(fetch))];
-    meta.chain(data).chain(peer).chain(rest).chain(copies).chain(raft).chain(fetch).collect()
+    let piece = SmallPiece { ino: INO, offset: u64::MAX, len: u32::MAX };
+    let gather = [Vec::new(), vec![piece; GATHER_MAX]].map(|pieces| Request::Gather(Gather { pieces }));
+    meta.chain(data).chain(peer).chain(rest).chain(copies).chain(raft).chain(fetch).chain(gather).collect()
 }
 
 fn source() -> Source {
@@ -380,6 +382,8 @@ fn meta_requests() -> Vec<MetaRequest<'static>> {
         MetaRequest::Sync { ino: INO },
         MetaRequest::Look { inos: vec![INO; LOOK_MAX], limit: u32::MAX, attrs: true },
         MetaRequest::Look { inos: Vec::new(), limit: 0, attrs: false },
+        MetaRequest::Find { names: Vec::new() },
+        MetaRequest::Find { names: vec![AT, OTHER] },
         MetaRequest::MakeLazy { at: AT, file: lazy(None) },
         MetaRequest::MakeLazy { at: OTHER, file: lazy(Some((u32::MAX, 0))) },
         MetaRequest::Locate { ino: INO },
@@ -537,6 +541,7 @@ pub(super) fn replies() -> Vec<Reply> {
         MetaReply::Relocked { start: u64::MAX, refused: vec![0, 1, u32::MAX] },
         MetaReply::Conflict(Some((OWNERS[0], RANGE))),
         MetaReply::Looked(vec![None, Some(looked)]),
+        MetaReply::Found(vec![None, Some(FoundFile { attr: attr(), with_data: true })]),
     ];
     let data = [
         DataReply::Read { length: u64::MAX },
@@ -675,6 +680,7 @@ pub(super) fn replies() -> Vec<Reply> {
         .chain(copies.into_iter().map(Reply::Copy))
         .chain(restripe.map(Reply::Restripe))
         .chain([Ok(()), Err(unfetchable())].map(Reply::Fetch))
+        .chain([Reply::Gathered(vec![true, false, true])])
         .collect()
 }
 
