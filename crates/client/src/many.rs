@@ -5,10 +5,10 @@
 //! has the next request there when it is done with one. That is how most files are read. A file for which it does not do (a symbolic link, one that somebody writes to, a map or a layout that
 //! has changed meanwhile) is opened and read in the ordinary way.
 
+use crate::client::Client;
 use crate::error::Fail;
-use crate::rpc::{DataJob, To, read_job};
-use crate::session::Client;
-use crate::walk::{Last, Place};
+use crate::namespace::{Last, Place};
+use crate::requests::{DataJob, To, read_job};
 use bivouac_layout::{Ino, Map};
 use bivouac_proto::attr::{Attr, FileKind, INLINE_MAX, Store};
 use bivouac_proto::data::{DataReply, DataRequest};
@@ -76,20 +76,20 @@ impl Client {
 
     /// Attributes of the files, where one exchange tells.
     fn find_many<'p>(&self, start: Ino, paths: impl Iterator<Item = &'p [u8]>) -> Vec<Option<Box<Attr>>> {
-        let place = |path| match self.at_any_last(start, path, false, |_, last| Ok(last)) {
+        let place = |path| match self.namespace().at_any_last(start, path, false, |_, last| Ok(last)) {
             Ok(Last::Name(place)) if !place.slash && !place.dir.is_forwarded() => Some(place),
             _ => None,
         };
         let places: Vec<Option<Place>> = paths.map(place).collect();
         let job = |place: &Place| {
-            let split = self.paths().is_split(place.dir);
+            let split = self.memory().paths().is_split(place.dir);
             let request = MetaRequest::Lookup { at: At { dir: place.dir, split, name: &place.name } };
             let mut body = Vec::with_capacity(64);
             bivouac_proto::encode(&Request::Meta(request), &mut body);
             DataJob::new(To::entry(place.dir, split, &place.name, place.reached), body, &[], &mut [])
         };
         let mut jobs: Vec<DataJob<'_>> = places.iter().flatten().map(job).collect();
-        self.data_jobs(&mut jobs);
+        self.requests().data_jobs(&mut jobs);
         let mut answers = jobs.iter_mut().map(|job| match job.take() {
             Ok(Answered { reply: Reply::Meta(MetaReply::Entry { attr, .. }), .. }) => Some(attr),
             _ => None,
@@ -99,7 +99,7 @@ impl Client {
 
     /// Reads those whose attributes are known, in one exchange. Whether each is left for another way.
     fn read_found(&self, wanted: &mut [Wanted<'_>], found: Vec<Option<Box<Attr>>>) -> Vec<bool> {
-        let map = self.map();
+        let map = self.session().map();
         let mut is_left = vec![false; wanted.len()];
         let mut jobs: Vec<DataJob<'_>> = Vec::with_capacity(wanted.len());
         // The index of each file that is read, and for its pieces in blocks what is expected of each.
@@ -109,7 +109,7 @@ impl Client {
                 is_left[index] = true;
                 continue;
             };
-            if !self.allowed(attr.mode, attr.uid, attr.gid, 4, false) {
+            if !self.session().allowed(attr.mode, attr.uid, attr.gid, 4, false) {
                 one.result = Err(Errno::ACCESS);
                 continue;
             }
@@ -122,7 +122,7 @@ impl Client {
                 None => is_left[index] = true,
             }
         }
-        self.data_jobs(&mut jobs);
+        self.requests().data_jobs(&mut jobs);
         let mut answers = jobs.iter_mut();
         for (index, lengths) in reads {
             // All its answers are looked at, also behind one that will not do.
