@@ -11,17 +11,16 @@
 //! program does not know which files they are on. So for a server where the program before it had locks, it
 //! releases the process's locks on each file of that server at its first close.
 
+use crate::client::Client;
 use crate::handle::Handle;
-use crate::session::Client;
-use bivouac_layout::{Ino, ServerId};
+use bivouac_layout::Ino;
 use bivouac_node::release::monotonic;
 use bivouac_proto::Errno;
 use bivouac_proto::agent::AgentRequest;
 use bivouac_proto::meta::{KERNEL, LockOwner, LockRange, MetaReply, MetaRequest};
 use rustix::fd::BorrowedFd;
-use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex};
 
 /// How long one turn of waiting takes at the server, milliseconds.
 const TURN_MS: u32 = 500;
@@ -58,60 +57,21 @@ impl Drop for KeptBlocks {
     fn drop(&mut self) {
         let KeptBlocks { ref client, ino, owner } = *self;
         // If this fails, they stay until this process ends.
-        let _ = client.table().note_unlock(ino, owner, 0, u64::MAX);
-        let _ = client.meta_on(ino, &MetaRequest::Unlock { ino, owner, start: 0, end: u64::MAX });
-    }
-}
-
-/// What this process has locked. (A fork's child begins with another.)
-#[derive(Default)]
-pub(crate) struct Held {
-    /// Inodes with process locks.
-    files: Mutex<HashSet<Ino>>,
-    /// Servers that the agent knows of, and how often it had been restarted when it was told.
-    servers: Mutex<HashMap<ServerId, u64>>,
-    /// Servers where programs before this one, in this process, had locks.
-    before: Vec<ServerId>,
-    /// Inodes at those servers on which no locks of such programs are left.
-    cleared: Mutex<HashSet<Ino>>,
-}
-
-impl Held {
-    /// For a process that the agent, restarted so often, has told that programs before it in this process had
-    /// locks at `before`.
-    pub(crate) fn new(before: Vec<ServerId>, restarts: u64) -> Held {
-        let servers = before.iter().map(|server| (*server, restarts)).collect();
-        Held { servers: Mutex::new(servers), before, ..Held::default() }
-    }
-
-    /// Whether there may be process locks on a file at a server.
-    fn may_have(&self, ino: Ino, server: ServerId) -> bool {
-        self.files.lock().is_ok_and(|files| files.contains(&ino))
-            || self.before.contains(&server)
-                && self.cleared.lock().is_ok_and(|cleared| !cleared.contains(&ino))
-    }
-
-    /// Notes that there are none any more. Returns whether there may have been some.
-    fn clear(&self, ino: Ino, server: ServerId) -> bool {
-        let had = self.files.lock().is_ok_and(|mut files| files.remove(&ino));
-        let cleared = || self.cleared.lock().is_ok_and(|mut cleared| cleared.insert(ino));
-        self.before.contains(&server) && cleared() || had
-    }
-
-    fn is_empty(&self) -> bool {
-        self.before.is_empty() && self.files.lock().is_ok_and(|files| files.is_empty())
+        let _ = client.session().table().note_unlock(ino, owner, 0, u64::MAX);
+        let _ = client.requests().meta_on(ino, &MetaRequest::Unlock { ino, owner, start: 0, end: u64::MAX });
     }
 }
 
 impl Handle {
     fn owner(&self, kind: LockKind) -> Result<LockOwner, Errno> {
         Ok(match kind {
-            LockKind::Process => self.client().lock_owner()?,
-            LockKind::Description => LockOwner::Description(self.open_id()),
-            LockKind::Flock => LockOwner::Flock(self.open_id()),
-            LockKind::Member(number) => {
-                LockOwner::Process { session: self.client().session().map_err(|e| e.errno())?, pid: number }
-            }
+            LockKind::Process => self.client().session().lock_owner()?,
+            LockKind::Description => LockOwner::Description(self.data().open_id()),
+            LockKind::Flock => LockOwner::Flock(self.data().open_id()),
+            LockKind::Member(number) => LockOwner::Process {
+                session: self.client().session().number().map_err(|e| e.errno())?,
+                pid: number,
+            },
         })
     }
 
@@ -121,10 +81,10 @@ impl Handle {
         let owner = self.announced(kind)?;
         let range = LockRange { start, end, exclusive };
         let request = MetaRequest::Lock { ino: self.ino(), owner, range, wait_ms: 0 };
-        let asked = self.granted(owner, range, &|| self.client().meta_on(self.ino(), &request));
+        let asked = self.granted(owner, range, &|| self.client().requests().meta_on(self.ino(), &request));
         if let (LockOwner::Flock(_), Err(Errno::AGAIN)) = (owner, asked) {
             // A lock that was to be converted is gone: so it is with `flock`.
-            let _ = self.client().table().note_unlock(self.ino(), owner, start, end);
+            let _ = self.client().session().table().note_unlock(self.ino(), owner, start, end);
         }
         asked?;
         self.announced_still(kind, start, end)
@@ -147,11 +107,11 @@ impl Handle {
         let watch = |answer: BorrowedFd<'_>| {
             if watch(answer) {
                 // If this fails, the turn takes its time.
-                let _ = self.client().meta_on(ino, &MetaRequest::CancelLock { ino, owner, range });
+                let _ = self.client().requests().meta_on(ino, &MetaRequest::CancelLock { ino, owner, range });
             }
         };
         let request = MetaRequest::Lock { ino, owner, range, wait_ms: TURN_MS };
-        self.granted(owner, range, &|| self.client().meta_watched(ino, &request, &watch))?;
+        self.granted(owner, range, &|| self.client().requests().meta_watched(ino, &request, &watch))?;
         self.announced_still(kind, start, end)
     }
 
@@ -163,7 +123,7 @@ impl Handle {
         range: LockRange,
         ask: &dyn Fn() -> Result<MetaReply, Errno>,
     ) -> Result<(), Errno> {
-        let (table, ino) = (self.client().table(), self.ino());
+        let (table, ino) = (self.client().session().table(), self.ino());
         if table.takes_note_of_loss(ino, owner, range.start, range.end) {
             return Err(Errno::IO);
         }
@@ -194,7 +154,7 @@ impl Handle {
     /// Has the server take an owner's locks off a range.
     fn give_up(&self, owner: LockOwner, start: u64, end: u64) -> Result<(), Errno> {
         let request = MetaRequest::Unlock { ino: self.ino(), owner, start, end };
-        self.client().meta_on(self.ino(), &request).map(drop)
+        self.client().requests().meta_on(self.ino(), &request).map(drop)
     }
 
     /// After a lock was set: if the agent was restarted while the request was on its way, the new one has to
@@ -213,7 +173,7 @@ impl Handle {
         if let LockOwner::Process { session, .. } = owner {
             self.client().note_process_lock(session, self.ino())?;
         } else {
-            self.slot()?.locks.store(1, Ordering::Release);
+            self.data().slot()?.locks.store(1, Ordering::Release);
         }
         Ok(owner)
     }
@@ -239,7 +199,7 @@ impl Handle {
     pub fn unlock(&self, kind: LockKind, start: u64, end: u64) -> Result<(), Errno> {
         let owner = self.owner(kind)?;
         // First, so that nobody reports any more what is given up.
-        let noted = self.client().table().note_unlock(self.ino(), owner, start, end);
+        let noted = self.client().session().table().note_unlock(self.ino(), owner, start, end);
         let lost = noted.map_err(|_| Errno::NOLCK)?;
         self.give_up(owner, start, end)?;
         if lost { Err(Errno::IO) } else { Ok(()) }
@@ -255,7 +215,7 @@ impl Handle {
     ) -> Result<Option<(LockOwner, LockRange)>, Errno> {
         let range = LockRange { start, end, exclusive };
         let request = MetaRequest::TestLock { ino: self.ino(), owner: self.owner(kind)?, range };
-        match self.client().meta_on(self.ino(), &request)? {
+        match self.client().requests().meta_on(self.ino(), &request)? {
             MetaReply::Conflict(conflict) => Ok(conflict),
             _ => Err(Errno::PROTO),
         }
@@ -266,45 +226,47 @@ impl Client {
     /// Whether a lock is one of this process's own, or of its descriptions.
     pub fn is_own_lock(&self, owner: LockOwner) -> bool {
         match owner {
-            LockOwner::Process { session, .. } => self.session().is_ok_and(|own| own == session),
-            LockOwner::Description(open) | LockOwner::Flock(open) => open.agent == self.agent_number(),
+            LockOwner::Process { session, .. } => self.session().number().is_ok_and(|own| own == session),
+            LockOwner::Description(open) | LockOwner::Flock(open) => {
+                open.agent == self.session().agent_number()
+            }
         }
     }
 
     /// Before the first process lock on a file: this process must give it up at close, and its agent must
     /// know which server to tell when it dies.
     fn note_process_lock(&self, owner: u64, ino: Ino) -> Result<(), Errno> {
-        let server = self.server_of(ino);
+        let server = self.requests().server_of(ino);
         // Read before the agent is told: if it changes meanwhile, the next one is told again.
-        let restarts = self.agent_restarts();
-        let known = self.held().servers.lock().map_err(|_| Errno::NOLCK)?.get(&server) == Some(&restarts);
-        if !known {
-            self.tell_agent(&AgentRequest::HoldsLocks { session: owner, server })?;
-            self.held().servers.lock().map_err(|_| Errno::NOLCK)?.insert(server, restarts);
+        let restarts = self.session().agent_restarts();
+        let held = self.memory().held();
+        if !held.is_announced(server, restarts)? {
+            self.session().tell_agent(&AgentRequest::HoldsLocks { session: owner, server })?;
+            held.announced(server, restarts)?;
         }
-        self.held().files.lock().map_err(|_| Errno::NOLCK)?.insert(ino);
+        held.note(ino)?;
         Ok(())
     }
 
     /// Whether this process may have process locks on any file.
     pub fn may_have_process_locks(&self) -> bool {
         // A fork's child has none before its first call.
-        self.has_session() && !self.held().is_empty()
+        self.session().has_session() && !self.memory().held().is_empty()
     }
 
     /// Whether this process may have process locks on a file.
     pub fn may_have_process_locks_on(&self, ino: Ino) -> bool {
-        self.has_session() && self.held().may_have(ino, self.server_of(ino))
+        self.session().has_session() && self.memory().held().may_have(ino, self.requests().server_of(ino))
     }
 
     /// The process closed a descriptor of a file: as POSIX wants it, all its process locks on that file go.
     pub fn release_process_locks(&self, ino: Ino) {
-        if !self.has_session() || !self.held().clear(ino, self.server_of(ino)) {
+        if !self.session().has_session() || !self.memory().held().clear(ino, self.requests().server_of(ino)) {
             return;
         }
-        let Ok(owner) = self.lock_owner() else { return };
-        let _ = self.table().note_unlock(ino, owner, 0, u64::MAX);
+        let Ok(owner) = self.session().lock_owner() else { return };
+        let _ = self.session().table().note_unlock(ino, owner, 0, u64::MAX);
         // Wait for the answer: another process may ask for the lock as soon as it learns of the close.
-        let _ = self.meta_on(ino, &MetaRequest::Unlock { ino, owner, start: 0, end: u64::MAX });
+        let _ = self.requests().meta_on(ino, &MetaRequest::Unlock { ino, owner, start: 0, end: u64::MAX });
     }
 }

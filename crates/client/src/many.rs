@@ -9,8 +9,8 @@
 mod blocks;
 mod finding;
 
+use crate::client::Client;
 use crate::error::Fail;
-use crate::session::Client;
 use bivouac_layout::Ino;
 use bivouac_proto::Errno;
 use bivouac_proto::attr::Attr;

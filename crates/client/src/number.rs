@@ -4,13 +4,13 @@
 //! Nothing here follows a symbolic link. The kernel has checked the permissions of the caller; the servers
 //! check those of this process.
 
+use crate::client::Client;
 use crate::error::Fail;
 use crate::handle::Handle;
-use crate::names::{New, none_of, removed};
-use crate::opening::{Entry, Found, Opened, how};
-use crate::rpc::To;
-use crate::session::Client;
-use crate::walk::Last;
+use crate::namespace::{Last, New, none_of, removed};
+use crate::opening::how;
+use crate::opening::{Entry, Found, Opened};
+use crate::requests::To;
 use bivouac_layout::Ino;
 use bivouac_node::SlotId;
 use bivouac_node::release::{Release, release};
@@ -32,19 +32,9 @@ pub struct OpenedFile {
 }
 
 impl Client {
-    /// User and group that the servers check this process's requests for.
-    pub fn user(&self) -> (u32, u32) {
-        (self.credentials().uid, self.credentials().gid)
-    }
-
-    /// The further groups of this process.
-    pub fn groups(&self) -> &[u32] {
-        &self.credentials().groups
-    }
-
     /// The attributes of an inode, exact.
     pub fn stat_number(&self, ino: Ino) -> Result<Attr, Errno> {
-        self.exact(*self.attr_of(ino)?)
+        self.namespace().exact(*self.namespace().attr_of(ino)?)
     }
 
     /// The attributes of an open directory that was removed: it is empty, and has no name.
@@ -54,7 +44,7 @@ impl Client {
 
     /// The attributes of what `name` in `dir` names, exact.
     pub fn stat_name(&self, dir: Ino, name: &[u8]) -> Result<Attr, Errno> {
-        self.stat(dir, name, false).map_err(Fail::errno)
+        self.namespace().stat(dir, name, false).map_err(Fail::errno)
     }
 
     /// Makes a directory; `mode` with the umask applied.
@@ -77,15 +67,15 @@ impl Client {
     /// Makes another name for a file.
     pub fn link_name(&self, ino: Ino, dir: Ino, name: &[u8]) -> Result<Attr, Errno> {
         let attr = self.make_name(dir, name, New::Link { ino })?;
-        self.exact(attr)
+        self.namespace().exact(attr)
     }
 
     fn make_name(&self, dir: Ino, name: &[u8], new: New<'_>) -> Result<Attr, Errno> {
-        let made = self.at_last(dir, name, |_, last| match last {
+        let made = self.namespace().at_last(dir, name, |_, last| match last {
             Last::Directory(_) => Err(Errno::EXIST.into()),
-            Last::Name(place) => match self.entry(&place, &mut [], |at| new.request(at))?.0 {
+            Last::Name(place) => match self.namespace().entry(&place, &mut [], |at| new.request(at))?.0 {
                 MetaReply::Entry { attr, .. } => Ok(*attr),
-                MetaReply::Elsewhere { ino, .. } => Ok(*self.attr_of(ino)?),
+                MetaReply::Elsewhere { ino, .. } => Ok(*self.namespace().attr_of(ino)?),
                 _ => Err(Errno::PROTO.into()),
             },
         });
@@ -109,7 +99,7 @@ impl Client {
         let exclusive = flags & libc::O_EXCL != 0;
         self.opening(flags, |how, open| {
             let how = OpenHow { create: Some(Create { mode, exclusive }), ..how };
-            let opened = self.at_last(dir, name, |_, last| match last {
+            let opened = self.namespace().at_last(dir, name, |_, last| match last {
                 Last::Directory(_) => Err(Errno::ISDIR.into()),
                 Last::Name(place) => self.open_entry(&place, how, open),
             });
@@ -145,7 +135,7 @@ impl Client {
         let found = |id| Ok((Found::File(file(id)?), None));
         let described = self.described(flags, |_| Ok(()), found).map_err(Fail::errno)?;
         let (attr, created) = described.file.ok_or(Errno::PROTO)?;
-        match self.exact(*attr) {
+        match self.namespace().exact(*attr) {
             Ok(attr) => Ok(OpenedFile { handle: Arc::new(described.handle), attr, created }),
             Err(errno) => {
                 self.close_number(described.handle.id());
@@ -157,11 +147,11 @@ impl Client {
     /// Closes a description that only this process holds, without a placeholder. When this returns, its
     /// server knows.
     pub fn close_number(&self, id: SlotId) {
-        if self.table().retire(id) {
+        if self.session().table().retire(id) {
             self.forget_locks(id);
-            let release = release(self.table(), self.agent_number(), id);
+            let release = release(self.session().table(), self.session().agent_number(), id);
             if release.is_none_or(|release| self.tell_release(&Release { wait: true, ..release })) {
-                self.table().free(id);
+                self.session().table().free(id);
             }
         }
     }
@@ -170,11 +160,11 @@ impl Client {
     /// description has written: for who asks again before he shows these.
     pub fn set_attr_number(&self, ino: Ino, set: SetAttr) -> Result<Attr, Errno> {
         let request = MetaRequest::SetAttr { ino, set };
-        match self.meta_changing(To::inode(ino), &request, &[], &mut []) {
+        match self.requests().meta_changing(To::inode(ino), &request, &[], &mut []) {
             Ok((MetaReply::Attr(mut attr), _, change)) => {
                 match change.writer.and_then(|writer| self.written_to(writer, attr.size_version)) {
                     Some(end) => attr.size = attr.size.max(end),
-                    None => return self.exact(*attr),
+                    None => return self.namespace().exact(*attr),
                 }
                 Ok(*attr)
             }
@@ -186,10 +176,10 @@ impl Client {
 
     /// How far a description of this node has written, if its slot tells all.
     fn written_to(&self, open: OpenId, size_version: u32) -> Option<u64> {
-        if open.agent != self.agent_number() {
+        if open.agent != self.session().agent_number() {
             return None;
         }
-        let slot = self.table().slot(SlotId { index: open.slot, incarnation: open.incarnation })?;
+        let slot = self.session().table().slot(SlotId { index: open.slot, incarnation: open.incarnation })?;
         let knows = slot.writing.load(Ordering::Acquire) == 0
             && slot.size_version.load(Ordering::Relaxed) == size_version;
         knows.then(|| slot.end.load(Ordering::Acquire))
@@ -197,48 +187,48 @@ impl Client {
 
     /// Sets the size of a file, bytes; what its attributes are then, exact.
     pub fn truncate_number(&self, ino: Ino, size: u64) -> Result<Attr, Errno> {
-        let attr = self.truncate_of(ino, size)?;
-        self.exact(*attr)
+        let attr = self.namespace().truncate_of(ino, size)?;
+        self.namespace().exact(*attr)
     }
 
     /// The target of a symbolic link.
     pub fn readlink_number(&self, ino: Ino) -> Result<Vec<u8>, Errno> {
-        self.link_target(ino)
+        self.namespace().link_target(ino)
     }
 
     /// An extended attribute's value.
     pub fn get_xattr_number(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>, Errno> {
-        if let Some((attr, _)) = self.known_record(ino) {
+        if let Some((attr, _)) = self.requests().known_record(ino) {
             none_of(&attr, name)?;
         }
-        self.get_xattr_of(ino, name)
+        self.namespace().get_xattr_of(ino, name)
     }
 
     /// The names of all extended attributes, each ended by NUL.
     pub fn list_xattr_number(&self, ino: Ino) -> Result<Vec<u8>, Errno> {
-        match self.known_record(ino) {
+        match self.requests().known_record(ino) {
             Some((attr, _)) if !attr.xattrs => Ok(Vec::new()),
-            _ => self.list_xattr_of(ino),
+            _ => self.namespace().list_xattr_of(ino),
         }
     }
 
     /// Sets an extended attribute; `flags` as for `setxattr(2)`.
     pub fn set_xattr_number(&self, ino: Ino, name: &[u8], value: &[u8], flags: i32) -> Result<(), Errno> {
-        self.set_xattr_of(ino, name, value, flags)
+        self.namespace().set_xattr_of(ino, name, value, flags)
     }
 
     /// Removes an extended attribute.
     pub fn remove_xattr_number(&self, ino: Ino, name: &[u8]) -> Result<(), Errno> {
-        self.remove_xattr_of(ino, name)
+        self.namespace().remove_xattr_of(ino, name)
     }
 
     /// The directory above a directory.
     pub fn parent_number(&self, dir: Ino) -> Result<Ino, Errno> {
-        self.parent(dir).map(|(parent, _)| parent)
+        self.namespace().parent(dir).map(|(parent, _)| parent)
     }
 
     /// Puts what the metadata server has of an inode on stable storage.
     pub fn sync_number(&self, ino: Ino) -> Result<(), Errno> {
-        self.meta_on(ino, &MetaRequest::Sync { ino }).map(|_| ())
+        self.requests().meta_on(ino, &MetaRequest::Sync { ino }).map(|_| ())
     }
 }

@@ -1,16 +1,18 @@
 //! Opening, and what happens when a description's last descriptor goes.
 
+use crate::client::Client;
+use crate::data::File;
 use crate::error::Fail;
 use crate::handle::Handle;
 use crate::host::OwnFd;
+use crate::namespace::{Failing, Last, Place, Walk};
 use crate::opening::{Entry, Found, Opened, how};
-use crate::rpc::To;
-use crate::session::Client;
-use crate::walk::{Failing, Last, Place, Walk};
+use crate::requests::To;
 use bivouac_layout::{Ino, namespace};
 use bivouac_node::SlotId;
 use bivouac_node::release::{KIND_DIRECTORY, KIND_FILE, Release, release};
-use bivouac_proto::attr::{FileKind, NAME_MAX};
+use bivouac_proto::attr::FileKind;
+use bivouac_proto::attr::NAME_MAX;
 use bivouac_proto::meta::{Create, MetaRequest, OpenHow};
 use bivouac_proto::status::Failure;
 use bivouac_proto::{Errno, OpenId};
@@ -46,8 +48,8 @@ impl Client {
         mode: u32,
     ) -> Result<(Arc<Handle>, OwnFd), Fail> {
         let handle = self.open(start, path, flags, mode)?;
-        match self.table().placeholder(handle.id(), true) {
-            Ok(placeholder) => Ok((handle, OwnFd::new(self.host(), placeholder))),
+        match self.session().table().placeholder(handle.id(), true) {
+            Ok(placeholder) => Ok((handle, OwnFd::new(self.session().host(), placeholder))),
             Err(error) => {
                 self.close_alone(handle.id());
                 Err(Errno(error.raw_errno() as u16).into())
@@ -70,7 +72,7 @@ impl Client {
                 return Ok((self.open_temporary(start, path, flags, mode, open)?, None));
             }
             let mut named = None;
-            let found = self.at_any_last(start, path, false, |walk, last| {
+            let found = self.namespace().at_any_last(start, path, false, |walk, last| {
                 named = match &last {
                     Last::Name(place) => Some((place.dir, place.name.clone())),
                     Last::Directory(_) => None,
@@ -96,7 +98,7 @@ impl Client {
         if is_temporary(flags) {
             return self.open_after(before, handle.ino(), b"", flags, mode);
         }
-        let named = self.table().slot(handle.id()).and_then(|slot| slot.name());
+        let named = self.session().table().slot(handle.id()).and_then(|slot| slot.name());
         let named = named.map(|(dir, name)| (Ino(dir), name));
         self.opened(flags, before, |open| {
             Ok((self.open_inode(handle.ino(), handle.is_directory(), flags, open)?, named))
@@ -135,7 +137,7 @@ impl Client {
             // The error does not depend on the name; but only a request can find out that the directory was
             // removed.
             let name = place.name.get(..NAME_MAX).unwrap_or(&place.name);
-            return match self.lookup(place.reached, dir, name) {
+            return match self.namespace().lookup(place.reached, dir, name) {
                 Err(refused @ Failing::Refused(_)) => Err(refused),
                 // Nor may everybody look for names there.
                 Err(Failing::Fail(Fail::Errno(Errno::ACCESS))) => Err(Errno::ACCESS.into()),
@@ -184,16 +186,16 @@ impl Client {
         flags: i32,
         follow: bool,
     ) -> Result<Option<Found>, Failing> {
-        let shard = namespace::entry_shard(place.dir, self.paths().is_split(place.dir), &place.name);
-        match self.known_name(place.reached, place.dir, shard, &place.name) {
+        let shard = namespace::entry_shard(place.dir, self.memory().paths().is_split(place.dir), &place.name);
+        match self.requests().known_name(place.reached, place.dir, shard, &place.name) {
             Some(None) => Err(Errno::NOENT.into()),
             Some(Some((ino, FileKind::Directory))) => {
-                if self.known_inode(ino).is_none() {
-                    self.look_ahead(place.dir, ino, false);
+                if self.requests().known_inode(ino).is_none() {
+                    self.namespace().look_ahead(place.dir, ino, false);
                 }
                 self.open_directory(ino, flags, false).map(Some)
             }
-            Some(Some((ino, FileKind::Symlink))) if follow => match self.known_inode(ino) {
+            Some(Some((ino, FileKind::Symlink))) if follow => match self.requests().known_inode(ino) {
                 Some((_, target)) => {
                     walk.follow(place.dir, &target, place.slash)?;
                     Err(Failing::Follow)
@@ -216,7 +218,7 @@ impl Client {
         if !how(flags).write {
             return Err(Errno::INVAL.into());
         }
-        let directory = self.find(start, path, flags & libc::O_NOFOLLOW == 0)?;
+        let directory = self.namespace().find(start, path, flags & libc::O_NOFOLLOW == 0)?;
         if directory.kind != FileKind::Directory {
             return Err(Errno::NOTDIR.into());
         }
@@ -236,11 +238,11 @@ impl Client {
         if flags & (libc::O_ACCMODE | libc::O_CREAT | libc::O_TRUNC) != 0 {
             return Err(Errno::ISDIR.into());
         }
-        let attr = match self.attr_of(ino) {
+        let attr = match self.namespace().attr_of(ino) {
             Err(Errno::NOENT) if start => return Ok(Found::Directory(ino)),
             found => found?,
         };
-        if !self.allowed(attr.mode, attr.uid, attr.gid, 4, true) {
+        if !self.session().allowed(attr.mode, attr.uid, attr.gid, 4, true) {
             return Err(Errno::ACCESS.into());
         }
         Ok(Found::Directory(ino))
@@ -254,7 +256,7 @@ impl Client {
         if !path_only && flags & (libc::O_CREAT | libc::O_EXCL) == libc::O_CREAT | libc::O_EXCL {
             return Err(Errno::EXIST.into());
         }
-        let directory = directory || self.attr_of(ino)?.kind == FileKind::Directory;
+        let directory = directory || self.namespace().attr_of(ino)?.kind == FileKind::Directory;
         if directory {
             return self.open_directory(ino, flags, true).map_err(|failing| match failing {
                 Failing::Fail(fail) => fail,
@@ -282,7 +284,7 @@ impl Client {
         directory: bool,
         follow: bool,
     ) -> Result<Found, Failing> {
-        let attr = self.find_last(walk, Last::Name(place), follow)?;
+        let attr = self.namespace().find_last(walk, Last::Name(place), follow)?;
         match attr.kind {
             FileKind::Directory => Ok(Found::Directory(attr.ino)),
             _ if directory => Err(Errno::NOTDIR.into()),
@@ -292,14 +294,14 @@ impl Client {
 
     /// A process's view of a description that it got by fork, by exec, or through a socket.
     pub fn adopt(self: &Arc<Self>, id: SlotId) -> Result<Arc<Handle>, Errno> {
-        let slot = self.table().slot(id).ok_or(Errno::BADF)?;
+        let slot = self.session().table().slot(id).ok_or(Errno::BADF)?;
         let ino = Ino(slot.ino.load(Ordering::Relaxed));
         let kind = slot.kind.load(Ordering::Acquire);
-        let handle = Handle::new(self, id, ino, kind == KIND_DIRECTORY);
+        let handle = Handle::new(self, File::new(id, ino, kind == KIND_DIRECTORY));
         if kind == KIND_FILE
-            && let Ok(attr) = self.attr_of(ino)
+            && let Ok(attr) = self.namespace().attr_of(ino)
         {
-            handle.learn(&attr);
+            handle.data().learn(&attr);
         }
         Ok(Arc::new(handle))
     }
@@ -313,23 +315,25 @@ impl Client {
 
     /// Closes a description that only this process uses. Its server may hear of it with a later request.
     pub fn close_alone(&self, id: SlotId) {
-        if !self.table().retire(id) {
+        if !self.session().table().retire(id) {
             return;
         }
         self.forget_locks(id);
-        match release(self.table(), self.agent_number(), id) {
+        match release(self.session().table(), self.session().agent_number(), id) {
             Some(release) if !release.wait && release.may_be_late => {
-                self.close_later(id, &release.request, release.shard);
+                self.requests().close_later(id, &release.request, release.shard);
             }
             Some(release) if !self.tell_release(&release) => {}
-            _ => self.table().free(id),
+            _ => self.session().table().free(id),
         }
     }
 
     /// What was noted of a retired description's locks goes.
     pub(crate) fn forget_locks(&self, id: SlotId) {
-        if let Some(slot) = self.table().slot(id).filter(|slot| slot.locks.load(Ordering::Acquire) != 0) {
-            self.table().forget_locks_of(id, Ino(slot.ino.load(Ordering::Relaxed)));
+        if let Some(slot) =
+            self.session().table().slot(id).filter(|slot| slot.locks.load(Ordering::Acquire) != 0)
+        {
+            self.session().table().forget_locks_of(id, Ino(slot.ino.load(Ordering::Relaxed)));
         }
     }
 
@@ -337,14 +341,22 @@ impl Client {
     /// the next time.
     fn is_held(&self, id: SlotId) -> bool {
         let asker = self.asker(id).take();
-        let kept = asker.as_ref().and_then(|asker| self.table().held_through(asker.get()?, id));
+        let kept = asker.as_ref().and_then(|asker| self.session().table().held_through(asker.get()?, id));
         let (asker, held) = match (asker, kept) {
             (Some(asker), Some(held)) => (asker, held),
-            _ => match self.table().asker(id).map(|fd| Box::new(OwnFd::new(self.host(), fd))) {
+            _ => match self
+                .session()
+                .table()
+                .asker(id)
+                .map(|fd| Box::new(OwnFd::new(self.session().host(), fd)))
+            {
                 // Out of descriptors: the agent finds out later.
                 None => return true,
                 Some(asker) => {
-                    let held = asker.get().and_then(|fd| self.table().held_through(fd, id)).unwrap_or(true);
+                    let held = asker
+                        .get()
+                        .and_then(|fd| self.session().table().held_through(fd, id))
+                        .unwrap_or(true);
                     (asker, held)
                 }
             },
@@ -357,10 +369,10 @@ impl Client {
     /// stays retired, and the agent does it.
     pub(crate) fn tell_release(&self, release: &Release) -> bool {
         if release.wait {
-            let asked = self.meta(whom(release), &release.request, &[], &mut []);
+            let asked = self.requests().meta(whom(release), &release.request, &[], &mut []);
             !matches!(asked, Err(Failure::Errno(Errno::IO)))
         } else {
-            self.post_meta(whom(release), &release.request)
+            self.requests().post_meta(whom(release), &release.request)
         }
     }
 }

@@ -4,11 +4,12 @@
 //! slot's name, and answers with the file's attributes and, if it is small, with what is in it. Last, the slot is filled in,
 //! and this process has its view of the description, a [`Handle`].
 
+use crate::client::Client;
+use crate::data::File;
 use crate::error::Fail;
-use crate::facts::{Before, Contents};
 use crate::handle::Handle;
-use crate::session::Client;
-use crate::walk::{Failing, Place, led_to};
+use crate::namespace::{Failing, Place, led_to};
+use crate::requests::{Before, Contents};
 use bivouac_layout::{Ino, namespace};
 use bivouac_node::SlotId;
 use bivouac_node::release::{KIND_DIRECTORY, KIND_FILE, KIND_OPENING, KIND_PATH};
@@ -99,8 +100,9 @@ impl Client {
         before: impl FnOnce(SlotId) -> Result<T, Errno>,
         find: impl FnOnce(OpenId) -> Result<(Found, Option<(Ino, Vec<u8>)>), Fail>,
     ) -> Result<Described<T>, Fail> {
-        let id = self.table().allocate().map_err(|e| Errno(e.raw_errno() as u16))?;
-        let open = OpenId { agent: self.agent_number(), slot: id.index, incarnation: id.incarnation };
+        let id = self.session().table().allocate().map_err(|e| Errno(e.raw_errno() as u16))?;
+        let open =
+            OpenId { agent: self.session().agent_number(), slot: id.index, incarnation: id.incarnation };
         let described = before(id).map_err(Fail::from).and_then(|before| {
             let (found, named) = find(open)?;
             let (handle, file) = self.filled(id, found, flags, named)?;
@@ -113,9 +115,13 @@ impl Client {
     /// open, the agent releases it at the server.
     fn give_up(&self, id: SlotId, fail: &Fail) {
         let unknown = matches!(fail, Fail::Errno(Errno::IO))
-            && self.table().slot(id).is_some_and(|slot| slot.kind.load(Ordering::Acquire) == KIND_OPENING);
-        if self.table().retire(id) && !unknown {
-            self.table().free(id);
+            && self
+                .session()
+                .table()
+                .slot(id)
+                .is_some_and(|slot| slot.kind.load(Ordering::Acquire) == KIND_OPENING);
+        if self.session().table().retire(id) && !unknown {
+            self.session().table().free(id);
         }
     }
 
@@ -126,7 +132,7 @@ impl Client {
         flags: i32,
         named: Option<(Ino, Vec<u8>)>,
     ) -> Result<(Handle, Option<Made>), Errno> {
-        let slot = self.table().slot(id).ok_or(Errno::BADF)?;
+        let slot = self.session().table().slot(id).ok_or(Errno::BADF)?;
         let (ino, kind) = match &found {
             Found::File(file) => (file.attr.ino, KIND_FILE),
             Found::Directory(ino) => (*ino, KIND_DIRECTORY),
@@ -141,21 +147,24 @@ impl Client {
             slot.size_version.store(file.attr.size_version, Ordering::Relaxed);
         }
         slot.kind.store(kind, Ordering::Release);
-        let mut handle = Handle::new(self, id, ino, kind == KIND_DIRECTORY);
-        let Found::File(Registered { attr, created, contents }) = found else { return Ok((handle, None)) };
-        handle.learn(&attr);
-        handle.contents = contents;
+        let mut file = File::new(id, ino, kind == KIND_DIRECTORY);
+        let Found::File(Registered { attr, created, contents }) = found else {
+            return Ok((Handle::new(self, file), None));
+        };
+        file.contents = contents;
+        let handle = Handle::new(self, file);
+        handle.data().learn(&attr);
         Ok((handle, Some((attr, created))))
     }
 
     /// Opens what a name leads to, or makes it if `how` says so.
     pub(crate) fn open_entry(&self, place: &Place, how: OpenHow, open: OpenId) -> Result<Entry, Failing> {
         let mut record = [0; INLINE_MAX];
-        let shard = namespace::entry_shard(place.dir, self.paths().is_split(place.dir), &place.name);
-        let before = self.before(shard);
+        let shard = namespace::entry_shard(place.dir, self.memory().paths().is_split(place.dir), &place.name);
+        let before = self.requests().before(shard);
         let into = &mut [IoSliceMut::new(&mut record)];
         let exclusive = how.create.is_some_and(|create| create.exclusive);
-        match self.entry(place, into, |at| MetaRequest::Open { at, how, open })? {
+        match self.namespace().entry(place, into, |at| MetaRequest::Open { at, how, open })? {
             (MetaReply::Opened { attr, created, target }, length) => {
                 let record = record.get(..length).unwrap_or_default();
                 let registered = self.registered(before, how, (attr, created), record);
@@ -164,7 +173,7 @@ impl Client {
             (MetaReply::Elsewhere { .. }, _) if exclusive => Err(Errno::EXIST.into()),
             (MetaReply::Elsewhere { ino, kind: FileKind::Directory }, _) => Ok(Entry::Directory(ino)),
             (MetaReply::Elsewhere { ino, kind: FileKind::Symlink }, _) => {
-                let (attr, target) = self.inode(ino, FileKind::Symlink).map_err(led_to)?;
+                let (attr, target) = self.namespace().inode(ino, FileKind::Symlink).map_err(led_to)?;
                 let registered = Registered { attr, created: false, contents: None };
                 Ok(Entry::Opened(Opened { registered, target }))
             }
@@ -178,9 +187,9 @@ impl Client {
     /// Opens an inode, by its number.
     pub(crate) fn open_registered(&self, ino: Ino, how: OpenHow, open: OpenId) -> Result<Opened, Errno> {
         let mut record = [0; INLINE_MAX];
-        let before = self.before(ino.shard());
+        let before = self.requests().before(ino.shard());
         let request = MetaRequest::OpenInode { ino, how, open };
-        match self.meta_with(ino, &request, &[], &mut [IoSliceMut::new(&mut record)])? {
+        match self.requests().meta_with(ino, &request, &[], &mut [IoSliceMut::new(&mut record)])? {
             (MetaReply::Opened { attr, target, .. }, length) => {
                 let record = record.get(..length).unwrap_or_default();
                 Ok(Opened { registered: self.registered(before, how, (attr, false), record), target })
@@ -199,7 +208,7 @@ impl Client {
     ) -> Result<Registered, Errno> {
         let create = Some(Create { mode, exclusive: flags & libc::O_EXCL != 0 });
         let how = OpenHow { create, truncate: false, directory: false, ..how(flags) };
-        match self.meta_on(dir, &MetaRequest::MakeTemporary { dir, how, open })? {
+        match self.requests().meta_on(dir, &MetaRequest::MakeTemporary { dir, how, open })? {
             MetaReply::Opened { attr, .. } => Ok(Registered { attr, created: true, contents: None }),
             _ => Err(Errno::PROTO),
         }
@@ -215,9 +224,9 @@ impl Client {
     ) -> Registered {
         let mut contents = None;
         if attr.kind == FileKind::File {
-            self.learn_inode(before, &attr, b"");
+            self.requests().learn_inode(before, &attr, b"");
             if how.read && attr.store == Store::Inline {
-                contents = self.keep(before, &attr, record);
+                contents = self.requests().keep(before, &attr, record);
             }
         }
         Registered { attr, created, contents }

@@ -13,9 +13,9 @@
 //! [entered](Handle::enter) first, so that the mount can wait for changes that are under way before it gives
 //! the kernel the first page.
 
+use crate::client::Client;
 use crate::handle::Handle;
 use crate::locks::KeptBlocks;
-use crate::session::Client;
 use bivouac_layout::Ino;
 use bivouac_node::release::KIND_FILE;
 use bivouac_node::{Entered, Slot, SlotId};
@@ -27,9 +27,11 @@ use std::sync::atomic::Ordering;
 
 /// The group of our `ioctl` numbers.
 const GROUP: u32 = 0xB1;
+
 /// `ioctl`: which description a descriptor stands for, as [`Shared`] bytes. ENOTTY if it has to be used
 /// through the mount.
 pub const DESCRIBE: u32 = 2 << 30 | (Shared::LEN as u32) << 16 | GROUP << 8 | 1;
+
 /// `ioctl`: the file is about to be mapped, so that its data has to go through the mount from here on.
 pub const MAPS: u32 = GROUP << 8 | 2;
 
@@ -70,10 +72,10 @@ impl Client {
     /// A process's view of a mount's description, of which it holds a descriptor. ESTALE if it is not one of
     /// this node's.
     pub fn join(self: &Arc<Self>, shared: Shared) -> Result<Arc<Handle>, Errno> {
-        let slot = self.table().slot(shared.slot).ok_or(Errno::STALE)?;
+        let slot = self.session().table().slot(shared.slot).ok_or(Errno::STALE)?;
         let same = slot.ino.load(Ordering::Relaxed) == shared.ino.0
             && slot.kind.load(Ordering::Acquire) == KIND_FILE
-            && shared.agent == self.agent_number();
+            && shared.agent == self.session().agent_number();
         if same { self.adopt(shared.slot) } else { Err(Errno::STALE) }
     }
 }
@@ -81,7 +83,7 @@ impl Client {
 impl Handle {
     /// How other processes of the node refer to the description.
     pub fn shared(&self) -> Shared {
-        Shared { agent: self.client().agent_number(), ino: self.ino(), slot: self.id() }
+        Shared { agent: self.client().session().agent_number(), ino: self.ino(), slot: self.id() }
     }
 
     /// The sub-file that contains all of this file's data, if the file is in blocks and all of them are on
@@ -89,19 +91,21 @@ impl Handle {
     /// keeps this sub-file as long as what comes with it lives; what is done to the sub-file is done to the file. (No fence
     /// holds up what the kernel does with it.)
     pub fn whole_file(&self, create: bool) -> Option<(BorrowedFd<'_>, KeptBlocks)> {
-        let blocks = self.in_blocks()?;
+        let blocks = self.data().in_blocks()?;
         let [server] = blocks.servers()[..] else { return None };
         // With copies, servers have to write.
         if blocks.layout.replicas != 1 {
             return None;
         }
-        if !self.client().local_access || self.client().map().server(server)?.node != self.client().node() {
+        if !self.client().session().local_access()
+            || self.client().session().map().server(server)?.node != self.client().session().node()
+        {
             return None;
         }
         let kept = self.keep_blocks().ok()?;
-        let blocks = self.in_blocks().filter(|blocks| blocks.servers()[..] == [server])?;
+        let blocks = self.data().in_blocks().filter(|blocks| blocks.servers()[..] == [server])?;
         let file = blocks.local.get(
-            (self.client(), &self.client().map()),
+            (self.client().requests(), &self.client().session().map()),
             server,
             (self.ino(), blocks.known),
             create,
@@ -113,7 +117,7 @@ impl Handle {
     /// Then its close reports that it does not know how far and when it wrote. At first, a description counts
     /// as noticing all of its writes.
     pub fn writes_unseen(&self, unseen: bool) {
-        match self.slot() {
+        match self.data().slot() {
             Ok(slot) if unseen => drop(slot.writing.fetch_add(1, Ordering::AcqRel)),
             Ok(slot) => drop(slot.writing.fetch_sub(1, Ordering::AcqRel)),
             Err(_) => {}
@@ -122,18 +126,18 @@ impl Handle {
 
     /// Begins a change of data past the mount. `None`: the change has to go through the mount.
     pub fn enter(&self) -> Option<Entered<'_>> {
-        self.client().table().enter(self.slot().ok()?)
+        self.client().session().table().enter(self.data().slot().ok()?)
     }
 
     /// Whether data has to go through the mount. Once it has to, that never changes back for this
     /// description.
     pub fn is_detoured(&self) -> bool {
-        self.slot().map_or(true, Slot::is_detoured)
+        self.data().slot().map_or(true, Slot::is_detoured)
     }
 
     /// From now on, all data has to go through the mount, which holds the description.
     pub fn detour(&self) {
-        if let Ok(slot) = self.slot() {
+        if let Ok(slot) = self.data().slot() {
             slot.detour();
         }
     }
@@ -141,16 +145,16 @@ impl Handle {
     /// Whether no change is under way past the mount. Changes of processes that have died meanwhile do not
     /// count.
     pub fn has_left(&self) -> bool {
-        self.slot().map_or(true, |slot| self.client().table().has_left(slot))
+        self.data().slot().map_or(true, |slot| self.client().session().table().has_left(slot))
     }
 
     /// Appends; returns the file's end behind it and the count.
     pub fn append_for_end(&self, from: &[IoSlice<'_>]) -> Result<(u64, usize), Errno> {
-        let slot = self.writable()?;
+        let slot = self.data().writable()?;
         if from.iter().all(|data| data.is_empty()) {
             return Ok((self.attr()?.size, 0));
         }
-        self.append(slot, from)
+        self.data().append(slot, from)
     }
 }
 

@@ -1,9 +1,8 @@
 //! Where a file lies: for people and their tools.
 
+use crate::client::Client;
 use crate::error::Fail;
-use crate::maps::MapRef;
-use crate::rpc::{OUTDATED, data_done, data_job};
-use crate::session::Client;
+use crate::requests::{OUTDATED, data_done, data_job};
 use bivouac_layout::{Group, Ino, ServerId};
 use bivouac_proto::Errno;
 use bivouac_proto::attr::{Attr, FileKind};
@@ -45,12 +44,14 @@ impl Client {
     /// Who has a range of a file, as far as the file reaches; by its attributes, which are exact. Ranges with the same servers
     /// that follow each other are one.
     pub fn locations(&self, attr: &Attr, range: Range<u64>) -> Vec<Location> {
-        let map = self.map();
+        let map = self.session().map();
         let end = range.end.min(attr.size);
         let mut found: Vec<Location> = Vec::new();
         let mut add = |offset, len, group| {
             let mut servers: Vec<ServerId> = map.serving(group).collect();
-            servers.sort_by_key(|server| map.server(*server).is_none_or(|server| server.node != self.node()));
+            servers.sort_by_key(|server| {
+                map.server(*server).is_none_or(|server| server.node != self.session().node())
+            });
             match found.last_mut() {
                 Some(last) if last.servers == servers => last.len += len,
                 _ => found.push(Location { offset, len, servers }),
@@ -60,7 +61,7 @@ impl Client {
             _ if range.start >= end || attr.kind != FileKind::File => {}
             // What an I/O node has, it has from the backend.
             _ if attr.ino.is_forwarded() => {
-                let servers = vec![map.io_node(self.node(), attr.ino)];
+                let servers = vec![map.io_node(self.session().node(), attr.ino)];
                 found.push(Location { offset: range.start, len: end - range.start, servers });
             }
             Some(layout) => {
@@ -75,15 +76,15 @@ impl Client {
 
     /// Where the file is that a path names. Follows symbolic links.
     pub fn spread(&self, start: Ino, path: &[u8]) -> Result<Spread, Fail> {
-        let mut attr = self.stat(start, path, true)?;
+        let mut attr = self.namespace().stat(start, path, true)?;
         loop {
             match self.holdings(&attr) {
                 Err(errno) if errno == OUTDATED || self.names_others(&attr) => {
                     let version = attr.layout.as_ref().map_or(0, |layout| layout.version);
-                    attr = self.exact(*self.newer_attr(attr.ino, version)?)?;
+                    attr = self.namespace().exact(*self.namespace().newer_attr(attr.ino, version)?)?;
                 }
                 blocks => {
-                    let home = self.map().primary(attr.ino.shard());
+                    let home = self.session().map().primary(attr.ino.shard());
                     return Ok(Spread { home, blocks: blocks?, attr });
                 }
             }
@@ -91,7 +92,7 @@ impl Client {
     }
 
     fn names_others(&self, attr: &Attr) -> bool {
-        attr.layout.as_ref().is_some_and(|layout| self.is_outdated(attr.ino, layout))
+        attr.layout.as_ref().is_some_and(|layout| self.namespace().is_outdated(attr.ino, layout))
     }
 
     /// What each server has of a file.
@@ -99,20 +100,15 @@ impl Client {
         let Some(layout) = attr.layout.as_deref().filter(|_| attr.kind == FileKind::File) else {
             return Ok(Vec::new());
         };
-        let servers = layout.servers(&self.map(), u64::MAX);
+        let servers = layout.servers(&self.session().map(), u64::MAX);
         let request = DataRequest::Extent { ino: attr.ino };
         let job = |&server: &ServerId| data_job((server, layout.version), request, &[], &mut []);
         let mut jobs: Vec<_> = servers.iter().map(job).collect();
-        self.data_jobs(&mut jobs);
+        self.requests().data_jobs(&mut jobs);
         let holding = |(server, job)| match data_done(job)? {
             (DataReply::Extent { allocated, .. }, _) => Ok(Holding { server, stored: allocated }),
             _ => Err(Errno::PROTO),
         };
         servers.into_iter().zip(&mut jobs).map(holding).collect()
-    }
-
-    /// The newest map known: servers, nodes, and the deployment's defaults for new files.
-    pub fn deployment_map(&self) -> MapRef<'_> {
-        self.map()
     }
 }

@@ -1,70 +1,24 @@
 //! Reading through an open file description.
 
-use super::{Handle, check_range};
-use crate::inline::Outcome;
+use super::Handle;
 use bivouac_proto::Errno;
-use bivouac_proto::attr::FILE_MAX;
 use std::io::IoSliceMut;
 use std::sync::atomic::Ordering;
 
 impl Handle {
     /// Reads at the shared offset and moves it.
     pub fn read(&self, into: &mut [IoSliceMut<'_>]) -> Result<usize, Errno> {
-        let slot = self.readable()?;
+        let slot = self.data().readable()?;
         let _guard = self.lock_offset(slot)?;
         let offset = slot.offset.load(Ordering::Relaxed);
-        let count = self.read_at(offset, into)?;
+        let count = self.data().read_at(offset, into)?;
         slot.offset.store(offset + count as u64, Ordering::Relaxed);
         Ok(count)
     }
 
     /// Reads at an offset.
     pub fn pread(&self, offset: u64, into: &mut [IoSliceMut<'_>]) -> Result<usize, Errno> {
-        self.readable()?;
-        self.read_at(offset, into)
-    }
-
-    #[inline(always)]
-    fn read_at(&self, offset: u64, into: &mut [IoSliceMut<'_>]) -> Result<usize, Errno> {
-        match into {
-            [only] if !only.is_empty() => {
-                check_range(offset, only.len())?;
-                self.read_one(offset, only)
-            }
-            _ => self.read_buffers(offset, into),
-        }
-    }
-
-    #[inline(never)]
-    fn read_buffers(&self, offset: u64, into: &mut [IoSliceMut<'_>]) -> Result<usize, Errno> {
-        check_range(offset, into.iter().map(|b| b.len()).sum())?;
-        let mut buffers = into.iter_mut().filter(|b| !b.is_empty());
-        match (buffers.next(), buffers.next()) {
-            (None, _) => Ok(0),
-            (Some(only), None) => self.read_one(offset, only),
-            _ => self.read_several(offset, into),
-        }
-    }
-
-    /// Reads into one buffer. (Inlined: see the module `blocks`.)
-    #[inline(always)]
-    pub(crate) fn read_one(&self, offset: u64, buffer: &mut [u8]) -> Result<usize, Errno> {
-        if offset >= FILE_MAX {
-            return Ok(0);
-        }
-        loop {
-            if let Some(blocks) = self.in_blocks() {
-                let count = blocks.read(offset, buffer);
-                if !blocks.known.is_outdated() {
-                    return count;
-                }
-                self.renew_layout(blocks.known)?;
-                continue;
-            }
-            match self.read_inline(offset, buffer)? {
-                Outcome::Done(count) => return Ok(count),
-                Outcome::Moved => self.moved(self.learn_layout()?)?,
-            }
-        }
+        self.data().readable()?;
+        self.data().read_at(offset, into)
     }
 }

@@ -1,8 +1,8 @@
 //! Blocks of many files: small pieces in few requests ([`Gather`]), long ones by requests of their own.
 
 use super::{Piece, Room, State};
-use crate::rpc::{DataJob, To, read_job};
-use crate::session::Client;
+use crate::client::Client;
+use crate::requests::{DataJob, To, read_job};
 use bivouac_layout::{self as layout, FileLayout, Map, ServerId};
 use bivouac_proto::attr::Attr;
 use bivouac_proto::data::{DataReply, DataRequest, GATHER_MAX, Gather, SmallPiece};
@@ -72,7 +72,7 @@ struct Long {
 impl Client {
     /// Reads the pieces that are known to lie in blocks.
     pub(super) fn read_blocks(&self, pieces: &mut [Piece<'_>]) {
-        let map = self.map();
+        let map = self.session().map();
         let mut small = Batches::default();
         let mut long = Vec::new();
         let mut jobs: Vec<DataJob<'_>> = Vec::new();
@@ -103,7 +103,7 @@ impl Client {
         }
         let mut rooms: Vec<Vec<u8>> = small.all.iter().map(|batch| vec![0; batch.bytes]).collect();
         jobs.extend(small.all.iter().zip(&mut rooms).map(|(batch, room)| batch.job(room)));
-        self.data_jobs(&mut jobs);
+        self.requests().data_jobs(&mut jobs);
         let answers: Vec<_> = jobs.iter_mut().map(DataJob::take).collect();
         drop(jobs);
         let mut answers = answers.into_iter();

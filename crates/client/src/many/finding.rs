@@ -1,10 +1,10 @@
 //! Many files by their names, in few requests ([`MetaRequest::Find`]).
 
 use super::{Piece, State};
-use crate::moves::Reached;
-use crate::rpc::{DataJob, To};
-use crate::session::Client;
-use crate::walk::{Last, Place};
+use crate::client::Client;
+use crate::memory::Reached;
+use crate::namespace::{Last, Place};
+use crate::requests::{DataJob, To};
 use bivouac_layout::{Ino, ServerId, ShardId, namespace};
 use bivouac_proto::attr::{INLINE_MAX, NAME_MAX, Store};
 use bivouac_proto::meta::{At, FIND_MAX, FoundFile, MetaReply, MetaRequest};
@@ -71,7 +71,7 @@ impl Client {
             batches.iter().map(|batch| vec![0; batch.names.len() * INLINE_MAX]).collect();
         let mut jobs: Vec<DataJob<'_>> =
             batches.iter().zip(&mut rooms).map(|(batch, room)| batch.job(room)).collect();
-        self.data_jobs(&mut jobs);
+        self.requests().data_jobs(&mut jobs);
         let answers: Vec<_> = jobs.iter_mut().map(DataJob::take).collect();
         // What was found goes to the pieces, whose paths the names are.
         let asked: Vec<Vec<usize>> =
@@ -104,7 +104,7 @@ impl Client {
     /// How far a piece is whose file was found; `data` are the file's, if they came along.
     fn state_of(&self, file: FoundFile, data: &[u8], piece: &mut Piece<'_>) -> State {
         let FoundFile { attr, with_data } = file;
-        if !self.allowed(attr.mode, attr.uid, attr.gid, 4, false) {
+        if !self.session().allowed(attr.mode, attr.uid, attr.gid, 4, false) {
             return State::Done(Err(Errno::ACCESS));
         }
         match attr.store {
@@ -122,7 +122,7 @@ impl Client {
 
     /// Whom to ask about which names.
     fn batches<'p>(&self, start: Ino, some: &[usize], pieces: &[Piece<'p>]) -> Vec<Batch<'p>> {
-        let map = self.map();
+        let map = self.session().map();
         let mut batches: Vec<Batch<'p>> = Vec::new();
         // The batch of each server that is not full yet.
         let mut open: HashMap<ServerId, usize> = HashMap::new();
@@ -158,12 +158,12 @@ impl Client {
         {
             return Some((*dir, Cow::Borrowed(name)));
         }
-        let walked = self.at_any_last(start, path, false, |_, last| Ok(last));
+        let walked = self.namespace().at_any_last(start, path, false, |_, last| Ok(last));
         let Ok(Last::Name(Place { dir, name, slash: false, reached })) = walked else { return None };
         if dir.is_forwarded() {
             return None;
         }
-        let dir = Directory { ino: dir, split: self.paths().is_split(dir), reached };
+        let dir = Directory { ino: dir, split: self.memory().paths().is_split(dir), reached };
         *last = is_name.then_some((above, dir));
         Some((dir, Cow::Owned(name)))
     }

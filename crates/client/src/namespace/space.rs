@@ -1,0 +1,68 @@
+//! How full the file system is.
+
+use super::Namespace;
+use bivouac_layout::{Ino, Map, ServerState};
+use bivouac_proto::Errno;
+use bivouac_proto::data::{DataReply, DataRequest};
+
+/// What `statfs` shows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct StatFs {
+    /// Storage of all servers that are up, bytes.
+    pub total: u64,
+    /// Still free, bytes.
+    pub available: u64,
+    /// Block size of new files, bytes.
+    pub block_size: u32,
+    /// Inodes that there are.
+    pub inodes: u64,
+}
+
+impl StatFs {
+    /// Inodes that can still be made. Nothing limits them but room: one for each page of storage that is
+    /// free.
+    pub fn free_inodes(&self) -> u64 {
+        self.available / 4096
+    }
+}
+
+impl Namespace {
+    /// How full the file system is that an inode lies on: the backend's, for what is forwarded.
+    pub(crate) fn statfs_of(&self, ino: Ino) -> Result<StatFs, Errno> {
+        if !ino.is_forwarded() {
+            return self.statfs();
+        }
+        match self.requests().space_of(ino)? {
+            DataReply::Space { total, available, inodes, .. } => {
+                Ok(StatFs { total, available, block_size: 4096, inodes })
+            }
+            _ => Err(Errno::PROTO),
+        }
+    }
+
+    /// How full the storage of the servers that are up is, in bytes of files with the deployment's number of copies.
+    pub(crate) fn statfs(&self) -> Result<StatFs, Errno> {
+        self.requests().by_newest_map(|map| self.statfs_by(map))
+    }
+
+    fn statfs_by(&self, map: &Map) -> Result<StatFs, Errno> {
+        let mut sum = StatFs { total: 0, available: 0, block_size: map.block_size, inodes: 0 };
+        let mut counted = Vec::new();
+        for server in map.servers.iter().filter(|s| s.state == ServerState::Up) {
+            let (DataReply::Space { total, available, device, inodes }, ..) =
+                self.requests().data((server.id, 0), DataRequest::Space, &[], &mut [])?
+            else {
+                return Err(Errno::PROTO);
+            };
+            sum.inodes = sum.inodes.saturating_add(inodes);
+            if !counted.contains(&(server.node, device)) {
+                counted.push((server.node, device));
+                sum.total = sum.total.saturating_add(total);
+                sum.available = sum.available.saturating_add(available);
+            }
+        }
+        let copies = u64::from(map.replicas.max(1));
+        (sum.total, sum.available) = (sum.total / copies, sum.available / copies);
+        Ok(sum)
+    }
+}
