@@ -22,6 +22,7 @@ from ._deployment import Deployment
 from ._file import BUFFER
 
 PROTOCOL = "bivouac"
+PREFIXES = (f"{PROTOCOL}://", f"{PROTOCOL}::")
 
 
 def _is_pattern(path):
@@ -47,7 +48,7 @@ class BivouacFileSystem(AbstractFileSystem):
         if isinstance(path, list):
             return [cls._strip_protocol(one) for one in path]
         path = stringify_path(path)
-        for prefix in (f"{PROTOCOL}://", f"{PROTOCOL}::"):
+        for prefix in PREFIXES:
             if path.startswith(prefix):
                 path = path[len(prefix) :]
                 if path.startswith("/"):
@@ -61,11 +62,13 @@ class BivouacFileSystem(AbstractFileSystem):
 
     def deployment(self, path) -> Deployment:
         """The deployment of a path; it is attached to once."""
-        name = self._strip_protocol(path).partition("/")[0]
+        return self._named(self._strip_protocol(path).partition("/")[0])
+
+    def _named(self, name):
         known = self._deployments.get(name)
         if known is None or known.closed:
             if not name:
-                raise FileNotFoundError(errno.ENOENT, "the path names no deployment: bivouac://DEPLOYMENT/path", path)
+                raise FileNotFoundError(errno.ENOENT, "the path names no deployment: bivouac://DEPLOYMENT/path", name)
             with self._guard:
                 known = self._deployments.get(name)
                 if known is None or known.closed:
@@ -74,7 +77,8 @@ class BivouacFileSystem(AbstractFileSystem):
 
     def _at(self, path):
         """The deployment of a path, and the path in it."""
-        return self.deployment(path), "/" + self._strip_protocol(path).partition("/")[2]
+        name, _, inside = self._strip_protocol(path).partition("/")
+        return self._named(name), "/" + inside
 
     def close(self):
         """Detaches from all deployments."""
@@ -386,7 +390,11 @@ class BivouacFileSystem(AbstractFileSystem):
         return found
 
     def cat(self, path, recursive=False, on_error="raise", **options):
-        paths = self.expand_path(path, recursive=recursive)
+        if isinstance(path, list) and path and not recursive and not options and not any(map(_is_pattern, path)):
+            # Looking at each of thousands of names would take longer than reading the files.
+            paths = list(dict.fromkeys(map(self._strip_protocol, path)))
+        else:
+            paths = self.expand_path(path, recursive=recursive)
         if options or (isinstance(path, str) and paths == [self._strip_protocol(path)] and not recursive):
             return super().cat(path, recursive=recursive, on_error=on_error, **options)
         found = self._each(paths, lambda job, asked: job.read_files([path for _, path in asked], on_error="return"))
