@@ -44,6 +44,8 @@ struct Piece<'w> {
 enum State {
     /// Nothing is known of it. If it stays so, it is read in the ordinary way.
     Left,
+    /// This is its file's number. (The same holds if it stays so.)
+    Known(Ino),
     /// It lies in blocks of a file with these attributes.
     InBlocks(Box<Attr>),
     Done(Result<usize, Errno>),

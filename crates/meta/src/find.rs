@@ -1,15 +1,15 @@
-//! Many files by their names in one request, with the data of small ones: for programs that read thousands of them.
+//! Many files in one request, with the data of small ones: for programs that read thousands of them.
 //!
-//! What cannot be shown at once, or not by this server alone, is left out: the client asks for it as for any other file, and waits.
+//! What cannot be shown at once, or not by this server, is left out: the client asks for it as for any other file, and waits.
 
 use crate::access::{EXECUTE, READ};
 use crate::inode::Body;
 use crate::names::{check_name, shard_of, shown};
 use crate::outside::Outside;
 use crate::partition::LockedShard;
-use crate::shard::Named;
 use crate::store::{Caller, Core};
-use bivouac_proto::meta::{At, FIND_MAX, FoundFile, MetaReply};
+use bivouac_layout::Ino;
+use bivouac_proto::meta::{At, FIND_MAX, MetaReply, Sighted, Sought};
 use bivouac_proto::status::Failure;
 use bivouac_proto::{Errno, FileKind, Reply};
 use std::time::Duration;
@@ -19,17 +19,23 @@ impl<O: Outside> Core<O> {
     pub(crate) fn find(
         &self,
         caller: &Caller,
-        names: &[At<'_>],
+        files: &[Sought<'_>],
         out: &mut Vec<u8>,
     ) -> Result<Reply, Failure> {
-        if names.len() > FIND_MAX {
+        if files.len() > FIND_MAX {
             return Err(Errno::INVAL.into());
         }
-        let found = names.iter().map(|at| self.find_one(caller, at, out)).collect();
-        Ok(Reply::Meta(MetaReply::Found(found)))
+        let find = |file: &Sought<'_>| {
+            match file {
+                Sought::Name(at) => self.find_name(caller, at, out),
+                Sought::Inode(ino) => self.find_inode(caller, *ino, out),
+            }
+            .unwrap_or(Sighted::Untold)
+        };
+        Ok(Reply::Meta(MetaReply::Found(files.iter().map(find).collect())))
     }
 
-    fn find_one(&self, caller: &Caller, at: &At<'_>, out: &mut Vec<u8>) -> Option<FoundFile> {
+    fn find_name(&self, caller: &Caller, at: &At<'_>, out: &mut Vec<u8>) -> Option<Sighted> {
         check_name(at.name).ok()?;
         let shard = shard_of(at);
         if !self.is_mine(shard) {
@@ -41,36 +47,42 @@ impl<O: Outside> Core<O> {
             owner.check(&caller.credentials, EXECUTE)?;
             locked.shard.entry_is_free(at.dir, at.name)?;
             let named = locked.shard.find(at.dir, at.name).ok_or(Errno::NOENT)?;
-            let here = named.ino.shard() == locked.id;
-            Ok((named, here.then(|| show(locked, caller, named, out)).flatten()))
+            Ok(match named.kind {
+                FileKind::File if named.ino.shard() == locked.id => show(locked, caller, named.ino, out),
+                FileKind::File => Some(Sighted::Elsewhere(named.ino)),
+                _ => None,
+            })
         });
         // What is not acknowledged by all that hold the shard is not shown.
-        let (named, found) = looked.inspect_err(|_| out.truncate(before)).ok()?;
-        let elsewhere = named.ino.shard();
-        // An entry may have come from a shard in which its inode has stayed.
-        if found.is_some() || elsewhere == shard || named.kind != FileKind::File || !self.is_mine(elsewhere) {
-            return found;
+        match looked.inspect_err(|_| out.truncate(before)).ok()? {
+            // An entry may have come from a shard in which its inode has stayed.
+            Some(Sighted::Elsewhere(ino)) if self.is_mine(ino.shard()) => self.find_inode(caller, ino, out),
+            found => found,
         }
+    }
+
+    fn find_inode(&self, caller: &Caller, ino: Ino, out: &mut Vec<u8>) -> Option<Sighted> {
+        if !self.is_mine(ino.shard()) {
+            return None;
+        }
+        let before = out.len();
         let looked = self
             .partitions
-            .with_patience(elsewhere, Duration::ZERO, |locked| Ok(show(locked, caller, named, out)));
-        looked.inspect_err(|_| out.truncate(before)).ok().flatten()
+            .with_patience(ino.shard(), Duration::ZERO, |locked| Ok(show(locked, caller, ino, out)));
+        looked.inspect_err(|_| out.truncate(before)).ok()?
     }
 }
 
 /// What is shown of a file in this shard.
-fn show(locked: &LockedShard<'_>, caller: &Caller, named: Named, out: &mut Vec<u8>) -> Option<FoundFile> {
-    let attr = shown(locked, named.ino).ok()?.attr;
-    let inode = locked.shard.inode(named.ino).ok()?;
-    if attr.kind != FileKind::File {
-        return None;
-    }
-    let with_data = match &inode.body {
+fn show(locked: &LockedShard<'_>, caller: &Caller, ino: Ino, out: &mut Vec<u8>) -> Option<Sighted> {
+    let attr = Box::new(shown(locked, ino).ok()?.attr);
+    let inode = locked.shard.inode(ino).ok()?;
+    match &inode.body {
         Body::Inline(data) if inode.owner().check(&caller.credentials, READ).is_ok() => {
             out.extend_from_slice(data);
-            true
+            Some(Sighted::File { attr, with_data: true })
         }
-        _ => false,
-    };
-    Some(FoundFile { attr: Box::new(attr), with_data })
+        _ if attr.kind == FileKind::File => Some(Sighted::File { attr, with_data: false }),
+        _ => None,
+    }
 }

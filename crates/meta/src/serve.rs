@@ -64,7 +64,7 @@ impl<O: Outside> Core<O> {
             MetaRequest::Locate { .. } | MetaRequest::Entrust { .. } | MetaRequest::GiveLocks { .. } => {
                 Err(bivouac_proto::Errno::OPNOTSUPP.into())
             }
-            MetaRequest::Find { ref names } => self.find(caller, names, out),
+            MetaRequest::Find { ref files } => self.find(caller, files, out),
             MetaRequest::Look { ref inos, limit, attrs } => self.look(caller, inos, limit, attrs),
         }
     }

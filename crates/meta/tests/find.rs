@@ -3,20 +3,33 @@
 mod common;
 
 use bivouac_layout::namespace::entry_shard;
-use bivouac_proto::meta::{At, FIND_MAX, FoundFile, MetaReply, MetaRequest, SetAttr};
+use bivouac_layout::{Ino, ShardId};
+use bivouac_proto::meta::{At, FIND_MAX, MetaReply, MetaRequest, RenameMode, SetAttr, Sighted, Sought};
 use bivouac_proto::status::Failure;
 use bivouac_proto::{Errno, Reply};
 use common::Cluster;
 use common::client::{Client, Dir};
 
 /// The answers, and all data that came with them.
-fn find(client: &Client, dir: Dir, names: &[&str]) -> (Vec<Option<FoundFile>>, Vec<u8>) {
-    let names: Vec<At<'_>> =
-        names.iter().map(|name| At { dir: dir.ino, split: dir.split, name: name.as_bytes() }).collect();
-    let shard = names.first().map_or(dir.ino.shard(), |at| entry_shard(at.dir, at.split, at.name));
-    match client.send(shard, &MetaRequest::Find { names }, &[]) {
+fn find(client: &Client, shard: ShardId, files: Vec<Sought<'_>>) -> (Vec<Sighted>, Vec<u8>) {
+    match client.send(shard, &MetaRequest::Find { files }, &[]) {
         Ok((Reply::Meta(MetaReply::Found(found)), data)) => (found, data),
         other => panic!("{other:?}"),
+    }
+}
+
+fn find_names(client: &Client, dir: Dir, names: &[&str]) -> (Vec<Sighted>, Vec<u8>) {
+    let at = |name: &str| entry_shard(dir.ino, dir.split, name.as_bytes());
+    let sought =
+        names.iter().map(|name| Sought::Name(At { dir: dir.ino, split: dir.split, name: name.as_bytes() }));
+    find(client, at(names[0]), sought.collect())
+}
+
+/// Of a file that was shown, its number, and whether its data came along.
+fn shown(file: &Sighted) -> Option<(Ino, bool)> {
+    match file {
+        Sighted::File { attr, with_data } => Some((attr.ino, *with_data)),
+        _ => None,
     }
 }
 
@@ -38,10 +51,9 @@ fn files_are_found_with_the_data_of_small_ones_and_everything_else_is_left_out()
 
     let somebody = Client::of(&cluster, 1000);
     let names = ["small", "none", "directory", "empty", "link", "blocks", "secret", "..", "a/b", "", "other"];
-    let (found, data) = find(&somebody, client.dir("d").unwrap(), &names);
+    let (found, data) = find_names(&somebody, client.dir("d").unwrap(), &names);
     assert_eq!(data, b"abcde");
     for (name, file) in names.iter().zip(&found) {
-        let shown = file.as_ref().map(|file| (file.attr.ino, file.with_data));
         let path = format!("d/{name}");
         let expected = match *name {
             "small" | "empty" | "other" => Some((client.stat(&path).unwrap().ino, true)),
@@ -49,59 +61,56 @@ fn files_are_found_with_the_data_of_small_ones_and_everything_else_is_left_out()
             "blocks" | "secret" => Some((client.stat(&path).unwrap().ino, false)),
             _ => None,
         };
-        assert_eq!(shown, expected, "{name}");
+        assert_eq!(shown(file), expected, "{name}");
+    }
+    let directory = client.stat("d/directory").unwrap().ino;
+    for ino in [directory, Ino(directory.0 + 1000)] {
+        let found = find(&somebody, ino.shard(), vec![Sought::Inode(ino)]);
+        assert_eq!(found, (vec![Sighted::Untold], Vec::new()));
     }
 
     // Nobody may pass through the directory any more.
     let ino = client.stat("d").unwrap().ino;
     client.inode(ino, MetaRequest::SetAttr { ino, set }, &[]).unwrap();
-    let (found, data) = find(&somebody, client.dir("d").unwrap(), &["small", "blocks"]);
-    assert_eq!((found, data), (vec![None, None], Vec::new()));
+    let (found, data) = find_names(&somebody, client.dir("d").unwrap(), &["small", "blocks"]);
+    assert_eq!((found, data), (vec![Sighted::Untold, Sighted::Untold], Vec::new()));
 }
 
 #[test]
-fn a_moved_file_is_found_although_its_inode_is_in_another_shard_and_what_is_elsewhere_is_left_out() {
-    let cluster = Cluster::new(1);
-    let client = Client::new(&cluster);
-    for dir in ["a", "b"] {
-        client.mkdir(dir).unwrap();
-    }
-    client.put("a/file", b"moved").unwrap();
-    client.rename("a/file", "b/file", bivouac_proto::meta::RenameMode::Replace).unwrap();
-    let dir = client.dir("b").unwrap();
-    assert_ne!(client.stat("b/file").unwrap().ino.shard(), entry_shard(dir.ino, dir.split, b"file"));
-    let (found, data) = find(&client, dir, &["file"]);
-    assert!(matches!(&found[..], [Some(FoundFile { with_data: true, .. })]));
-    assert_eq!(data, b"moved");
-
-    // Of several servers, each shows what it answers for.
+fn a_file_whose_inode_is_elsewhere_is_found_by_its_number() {
     let cluster = Cluster::new(3);
     let client = Client::new(&cluster);
-    let mut shown = 0;
+    let (mut at_once, mut elsewhere) = (0, 0);
     for i in 0..30 {
-        let dir = format!("d{i}");
-        client.mkdir(&dir).unwrap();
-        client.put(&format!("{dir}/f"), b"x").unwrap();
-        let dir = client.dir(&dir).unwrap();
-        // By the shard of the root, whoever has that.
-        let names = vec![At { dir: dir.ino, split: dir.split, name: b"f" }];
-        match client.send(bivouac_layout::Ino::ROOT.shard(), &MetaRequest::Find { names }, &[]) {
-            Ok((Reply::Meta(MetaReply::Found(found)), data)) => {
-                assert_eq!(found.iter().flatten().count(), data.len());
-                shown += data.len();
-            }
-            other => panic!("{other:?}"),
+        let (from, to) = (format!("a{i}"), format!("b{i}"));
+        for dir in [&from, &to] {
+            client.mkdir(dir).unwrap();
         }
+        client.put(&format!("{from}/file"), b"moved").unwrap();
+        client.rename(&format!("{from}/file"), &format!("{to}/file"), RenameMode::Replace).unwrap();
+        let ino = client.stat(&format!("{to}/file")).unwrap().ino;
+        let (found, data) = match find_names(&client, client.dir(&to).unwrap(), &["file"]) {
+            (found, _) if found == [Sighted::Elsewhere(ino)] => {
+                elsewhere += 1;
+                find(&client, ino.shard(), vec![Sought::Inode(ino)])
+            }
+            found => {
+                at_once += 1;
+                found
+            }
+        };
+        assert_eq!(found.iter().map(shown).collect::<Vec<_>>(), [Some((ino, true))]);
+        assert_eq!(data, b"moved");
     }
-    assert!((1..30).contains(&shown), "{shown}");
+    assert!(at_once > 0 && elsewhere > 0, "{at_once} and {elsewhere}");
 }
 
 #[test]
-fn more_names_than_allowed_are_refused() {
+fn more_files_than_allowed_are_refused() {
     let cluster = Cluster::new(1);
     let client = Client::new(&cluster);
     let dir = client.dir("").unwrap();
-    let names = vec![At { dir: dir.ino, split: dir.split, name: b"n" }; FIND_MAX + 1];
-    let sent = client.send(dir.ino.shard(), &MetaRequest::Find { names }, &[]);
+    let files = vec![Sought::Inode(dir.ino); FIND_MAX + 1];
+    let sent = client.send(dir.ino.shard(), &MetaRequest::Find { files }, &[]);
     assert!(matches!(sent, Err(Failure::Errno(Errno::INVAL))), "{sent:?}");
 }

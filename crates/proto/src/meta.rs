@@ -565,25 +565,41 @@ pub enum MetaRequest<'a> {
         /// Who has them.
         owner: LockOwner,
     },
-    /// Attributes of files by their names, and the data of those that are small enough to be in their inodes, in one round trip
-    /// (`Found`): for programs that read many files. The header names the shard of any of them. Nothing is waited for.
+    /// Attributes of files, and the data of those that are small enough to be in their inodes, in one round trip (`Found`): for
+    /// programs that read many files. The header names the shard of any of them. Nothing is waited for.
     Find {
-        /// The names, at most [`FIND_MAX`].
+        /// At most [`FIND_MAX`].
         #[serde(borrow)]
-        names: Vec<At<'a>>,
+        files: Vec<Sought<'a>>,
     },
 }
 
-/// Most names in a [`MetaRequest::Find`]. With each go up to [`crate::attr::INLINE_MAX`] bytes of data.
+/// Most files in a [`MetaRequest::Find`]. With each go up to [`crate::attr::INLINE_MAX`] bytes of data.
 pub const FIND_MAX: usize = 256;
 
-/// What a [`MetaRequest::Find`] returns for one name.
+/// A file that a [`MetaRequest::Find`] is about.
+#[derive(Clone, Copy, PartialEq, Serialize, Deserialize, Debug)]
+pub enum Sought<'a> {
+    /// By its name.
+    Name(#[serde(borrow)] At<'a>),
+    /// By its number, of which another server has said that the name leads to it.
+    Inode(Ino),
+}
+
+/// What a [`MetaRequest::Find`] returns for one file.
 #[derive(Clone, PartialEq, Serialize, Deserialize, Debug)]
-pub struct FoundFile {
-    /// Its attributes.
-    pub attr: Box<Attr>,
-    /// All of its data are in the payload, behind those of the files before it: as many bytes as its size says.
-    pub with_data: bool,
+pub enum Sighted {
+    /// It is a file.
+    File {
+        /// Its attributes.
+        attr: Box<Attr>,
+        /// All of its data are in the payload, behind those of the files before it: as many bytes as its size says.
+        with_data: bool,
+    },
+    /// The name leads to a file with this number. Another server has it.
+    Elsewhere(Ino),
+    /// It is no file, or not there, or not shown at once, or not by this server: the client asks for it alone.
+    Untold,
 }
 
 /// Most files in a [`MetaRequest::Entrust`].
@@ -696,7 +712,6 @@ pub enum MetaReply {
     Locks(Vec<LockRange>),
     /// The file is nowhere in the forwarded directory, and this I/O node has it open: what concerns it is asked here.
     Kept,
-    /// One answer for each name of the request, in its order; `None` for those that are no files, are not there, or are not shown
-    /// at once or by this server alone: the client asks for them one by one.
-    Found(Vec<Option<FoundFile>>),
+    /// One answer for each file of the request, in its order.
+    Found(Vec<Sighted>),
 }

@@ -61,7 +61,7 @@ fn the_family_of_a_request_is_known_without_decoding_it() {
             seen.push(family);
         }
     }
-    assert_eq!(seen.len(), 11, "there are samples of all of them");
+    assert_eq!(seen.len(), 12, "there are samples of all of them");
     assert_eq!((Family::of(&[]), Family::of(&[12])), (None, None));
 }
 

@@ -34,7 +34,7 @@ fn a_header_is_these_bytes() {
     };
     let expected = [
         "4256574b", // magic
-        "1a00",     // version
+        "1b00",     // version
         "01",       // kind
         "01",       // flags
         "03020100", // body

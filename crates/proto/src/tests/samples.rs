@@ -11,8 +11,9 @@ use crate::copies::{self, Copied, CopyReply, CopyRequest, Mark, Sender, Sent, St
 use crate::data::{Access, DataReply, DataRequest, Fallocate, GATHER_MAX, Gather, Share, SmallPiece};
 use crate::lazy::{FetchRequest, LazyFile, Source, Unfetchable};
 use crate::meta::{
-    At, Change, Create, ENTRUST_MAX, Entrusted, FoundFile, LOOK_MAX, LockOwner, LockRange, Looked, MetaReply,
-    MetaRequest, OpenHow, Relocked, RenameMode, Reopened, SetAttr, SetTime, Wrote, XattrMode,
+    At, Change, Create, ENTRUST_MAX, Entrusted, LOOK_MAX, LockOwner, LockRange, Looked, MetaReply,
+    MetaRequest, OpenHow, Relocked, RenameMode, Reopened, SetAttr, SetTime, Sighted, Sought, Wrote,
+    XattrMode,
 };
 use crate::node::NodeRequest;
 use crate::peer::{Compared, Held, IntentId, MovedEntry, PeerReply, PeerRequest, Position, Shipment, Step};
@@ -382,8 +383,8 @@ fn meta_requests() -> Vec<MetaRequest<'static>> {
         MetaRequest::Sync { ino: INO },
         MetaRequest::Look { inos: vec![INO; LOOK_MAX], limit: u32::MAX, attrs: true },
         MetaRequest::Look { inos: Vec::new(), limit: 0, attrs: false },
-        MetaRequest::Find { names: Vec::new() },
-        MetaRequest::Find { names: vec![AT, OTHER] },
+        MetaRequest::Find { files: Vec::new() },
+        MetaRequest::Find { files: vec![Sought::Name(AT), Sought::Inode(INO)] },
         MetaRequest::MakeLazy { at: AT, file: lazy(None) },
         MetaRequest::MakeLazy { at: OTHER, file: lazy(Some((u32::MAX, 0))) },
         MetaRequest::Locate { ino: INO },
@@ -541,7 +542,11 @@ pub(super) fn replies() -> Vec<Reply> {
         MetaReply::Relocked { start: u64::MAX, refused: vec![0, 1, u32::MAX] },
         MetaReply::Conflict(Some((OWNERS[0], RANGE))),
         MetaReply::Looked(vec![None, Some(looked)]),
-        MetaReply::Found(vec![None, Some(FoundFile { attr: attr(), with_data: true })]),
+        MetaReply::Found(vec![
+            Sighted::File { attr: attr(), with_data: true },
+            Sighted::Elsewhere(INO),
+            Sighted::Untold,
+        ]),
     ];
     let data = [
         DataReply::Read { length: u64::MAX },
