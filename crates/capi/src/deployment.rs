@@ -6,7 +6,7 @@ use crate::file::File;
 use crate::text::{put, text};
 use bivouac_client::host::{Host, Plain};
 use bivouac_client::{Client, ClientError, Environment};
-use bivouac_layout::ServerState;
+use bivouac_layout::{Ino, ServerState};
 use bivouac_proto::Errno;
 use bivouac_proto::auth::{KEY_LEN, Key};
 use std::collections::HashSet;
@@ -288,7 +288,7 @@ pub unsafe extern "C" fn bivouac_statfs(deployment: *const Deployment, space: *m
     status(|| {
         // SAFETY: as the caller says.
         let client = &unsafe { of(deployment) }?.client;
-        let known = client.statfs()?;
+        let known = client.statfs(Ino::ROOT)?;
         let up = client.deployment_map().servers.iter().filter(|s| s.state == ServerState::Up).count();
         let found = bivouac_space {
             total: known.total,

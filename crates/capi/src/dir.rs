@@ -56,7 +56,7 @@ impl Dir {
             let Some(mut entry) = position.next.pop_front() else { return Ok(None) };
             let found = match entry.attr.take() {
                 Some(attr) => client.exact(*attr).map_err(Fail::from),
-                None => client.stat(self.ino, &entry.name, false),
+                None => client.stat((self.ino, &entry.name, false)),
             };
             match found {
                 Ok(attr) => return Ok(Some((entry, attr))),
@@ -83,11 +83,11 @@ pub unsafe extern "C" fn bivouac_opendir(
     status(|| {
         // SAFETY: as the caller says.
         let (deployment, path) = unsafe { (owned(deployment)?, path(name)?) };
-        let attr = deployment.client.stat(Ino::ROOT, path, true)?;
+        let attr = deployment.client.stat((Ino::ROOT, path, true))?;
         if attr.kind != FileKind::Directory {
             return Err(Errno::NOTDIR.into());
         }
-        deployment.client.access(Ino::ROOT, path, libc::R_OK as u32, true)?;
+        deployment.client.access((Ino::ROOT, path, true), libc::R_OK as u32)?;
         let forks = deployment.client.forks();
         let at = Mutex::new(Position { next: VecDeque::new(), after: FIRST, end: false });
         let open = Box::into_raw(Box::new(Dir { deployment: deployment.clone(), ino: attr.ino, forks, at }));

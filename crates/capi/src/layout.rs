@@ -105,7 +105,7 @@ pub unsafe extern "C" fn bivouac_locate(
         let (deployment, path) = unsafe { (of(deployment)?, path(name)?) };
         let (start, length) = (natural(offset)?, natural(length)?);
         let client = &deployment.client;
-        let attr = client.stat(Ino::ROOT, path, true)?;
+        let attr = client.stat((Ino::ROOT, path, true))?;
         let found = client.locations(&attr, start..start.saturating_add(length));
         let memory = packed(client, &found)?;
         // SAFETY: as the caller says.
@@ -139,7 +139,7 @@ pub unsafe extern "C" fn bivouac_get_layout(
     answer(|| {
         // SAFETY: as the caller says.
         let (deployment, path) = unsafe { (of(deployment)?, path(name)?) };
-        let found = match deployment.client.get_xattr(Ino::ROOT, path, true, LAYOUT) {
+        let found = match deployment.client.get_xattr((Ino::ROOT, path, true), LAYOUT) {
             Err(Fail::Errno(Errno::NODATA)) => Vec::new(),
             found => found?,
         };
@@ -161,6 +161,6 @@ pub unsafe extern "C" fn bivouac_set_layout(
     status(|| {
         // SAFETY: as the caller says.
         let (deployment, path, layout) = unsafe { (of(deployment)?, path(name)?, text(layout)?) };
-        Ok(deployment.client.set_xattr(Ino::ROOT, path, true, LAYOUT, layout, 0)?)
+        Ok(deployment.client.set_xattr((Ino::ROOT, path, true), LAYOUT, layout, 0)?)
     })
 }

@@ -35,7 +35,7 @@ pub unsafe extern "C" fn bivouac_mkdir(
     mode: mode_t,
 ) -> c_int {
     // SAFETY: as the caller says.
-    unsafe { with(deployment, name, |client, path| Ok(client.mkdir(Ino::ROOT, path, mode)?)) }
+    unsafe { with(deployment, name, |client, path| Ok(client.mkdir(Ino::ROOT, path, mode).map(drop)?)) }
 }
 
 /// See `bivouac.h`.
@@ -89,7 +89,7 @@ pub unsafe extern "C" fn bivouac_link(
     status(|| {
         // SAFETY: as the caller says.
         let (deployment, file, name) = unsafe { (of(deployment)?, path(file)?, path(name)?) };
-        Ok(deployment.client.link(Ino::ROOT, file, Ino::ROOT, name, false)?)
+        Ok(deployment.client.link((Ino::ROOT, file, false), Ino::ROOT, name).map(drop)?)
     })
 }
 
@@ -106,7 +106,7 @@ pub unsafe extern "C" fn bivouac_symlink(
     status(|| {
         // SAFETY: as the caller says.
         let (deployment, target, name) = unsafe { (of(deployment)?, text(target)?, path(name)?) };
-        Ok(deployment.client.symlink(target, Ino::ROOT, name)?)
+        Ok(deployment.client.symlink(target, Ino::ROOT, name).map(drop)?)
     })
 }
 
@@ -125,7 +125,7 @@ pub unsafe extern "C" fn bivouac_readlink(
         // SAFETY: as the caller says.
         let (deployment, path, room) =
             unsafe { (of(deployment)?, path(name)?, room(target.cast(), length)?) };
-        let found = deployment.client.readlink(Ino::ROOT, path)?;
+        let found = deployment.client.readlink((Ino::ROOT, path, false))?;
         let most = found.len().min(room.len());
         room[..most].copy_from_slice(&found[..most]);
         Ok(found.len() as i64)

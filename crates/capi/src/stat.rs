@@ -68,7 +68,7 @@ pub unsafe extern "C" fn bivouac_stat(
     status(|| {
         // SAFETY: as the caller says.
         let (deployment, path) = unsafe { (of(deployment)?, path(name)?) };
-        let attr = deployment.client.stat(Ino::ROOT, path, follow != 0)?;
+        let attr = deployment.client.stat((Ino::ROOT, path, follow != 0))?;
         let found = shown(&deployment.client.deployment_map(), &attr);
         // SAFETY: as the caller says.
         unsafe { put(attributes, found) }
@@ -88,7 +88,7 @@ pub unsafe extern "C" fn bivouac_access(
     status(|| {
         // SAFETY: as the caller says.
         let (deployment, path) = unsafe { (of(deployment)?, path(name)?) };
-        Ok(deployment.client.access(Ino::ROOT, path, mask as u32, true)?)
+        Ok(deployment.client.access((Ino::ROOT, path, true), mask as u32)?)
     })
 }
 
@@ -105,7 +105,7 @@ pub unsafe extern "C" fn bivouac_truncate(
     status(|| {
         // SAFETY: as the caller says.
         let (deployment, path) = unsafe { (of(deployment)?, path(name)?) };
-        Ok(deployment.client.truncate(Ino::ROOT, path, natural(length)?)?)
+        Ok(deployment.client.truncate((Ino::ROOT, path, true), natural(length)?).map(drop)?)
     })
 }
 
@@ -115,7 +115,7 @@ unsafe fn set(deployment: *const Deployment, name: *const c_char, follow: bool, 
     status(|| {
         // SAFETY: as the caller says.
         let (deployment, path) = unsafe { (of(deployment)?, path(name)?) };
-        Ok(deployment.client.set_attr(Ino::ROOT, path, follow, set)?)
+        Ok(deployment.client.set_attr((Ino::ROOT, path, follow), set).map(drop)?)
     })
 }
 

@@ -21,7 +21,7 @@ pub unsafe extern "C" fn bivouac_getxattr(
     answer(|| {
         // SAFETY: as the caller says.
         let (deployment, path, name) = unsafe { (of(deployment)?, path(file)?, text(name)?) };
-        let found = deployment.client.get_xattr(Ino::ROOT, path, true, name)?;
+        let found = deployment.client.get_xattr((Ino::ROOT, path, true), name)?;
         // SAFETY: as the caller says.
         unsafe { copy(&found, value, length) }
     }) as isize
@@ -41,7 +41,7 @@ pub unsafe extern "C" fn bivouac_listxattr(
     answer(|| {
         // SAFETY: as the caller says.
         let (deployment, path) = unsafe { (of(deployment)?, path(file)?) };
-        let found = deployment.client.list_xattr(Ino::ROOT, path, true)?;
+        let found = deployment.client.list_xattr((Ino::ROOT, path, true))?;
         // SAFETY: as the caller says.
         unsafe { copy(&found, names.cast(), length) }
     }) as isize
@@ -64,7 +64,7 @@ pub unsafe extern "C" fn bivouac_setxattr(
         // SAFETY: as the caller says.
         let (deployment, path, name, value) =
             unsafe { (of(deployment)?, path(file)?, text(name)?, bytes(value, length)?) };
-        Ok(deployment.client.set_xattr(Ino::ROOT, path, true, name, value, flags)?)
+        Ok(deployment.client.set_xattr((Ino::ROOT, path, true), name, value, flags)?)
     })
 }
 
@@ -81,6 +81,6 @@ pub unsafe extern "C" fn bivouac_removexattr(
     status(|| {
         // SAFETY: as the caller says.
         let (deployment, path, name) = unsafe { (of(deployment)?, path(file)?, text(name)?) };
-        Ok(deployment.client.remove_xattr(Ino::ROOT, path, true, name)?)
+        Ok(deployment.client.remove_xattr((Ino::ROOT, path, true), name)?)
     })
 }

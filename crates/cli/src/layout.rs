@@ -96,7 +96,7 @@ fn set(
     changes: &[(Field, String)],
 ) -> Result<(), Error> {
     let failed = |fail: Fail| failure(shown, "cannot set the layout of", fail);
-    match client.stat(Ino::ROOT, path, true) {
+    match client.stat((Ino::ROOT, path, true)) {
         Ok(_) => {}
         // A new file, to be written with this layout.
         Err(Fail::Errno(Errno::NOENT)) => {
@@ -105,14 +105,14 @@ fn set(
         Err(other) => return Err(failed(other)),
     }
     if clear {
-        match client.set_xattr(Ino::ROOT, path, true, WHOLE, b"", 0) {
+        match client.set_xattr((Ino::ROOT, path, true), WHOLE, b"", 0) {
             Ok(()) => {}
             Err(fail) => return Err(failed(fail)),
         }
     }
     for (field, text) in changes {
         let name = format!("user.bivouac.{}", field.name());
-        client.set_xattr(Ino::ROOT, path, true, name.as_bytes(), text.as_bytes(), 0).map_err(failed)?;
+        client.set_xattr((Ino::ROOT, path, true), name.as_bytes(), text.as_bytes(), 0).map_err(failed)?;
     }
     Ok(())
 }
@@ -126,8 +126,8 @@ fn umask() -> u32 {
 
 fn show(client: &Client, path: &[u8], shown: &str) -> Result<String, Error> {
     let failed = |fail: Fail| failure(shown, "cannot tell the layout of", fail);
-    let spread = client.spread(Ino::ROOT, path).map_err(failed)?;
-    let set = match client.get_xattr(Ino::ROOT, path, true, WHOLE) {
+    let spread = client.spread((Ino::ROOT, path, true)).map_err(failed)?;
+    let set = match client.get_xattr((Ino::ROOT, path, true), WHOLE) {
         Ok(value) => String::from_utf8_lossy(&value).into_owned(),
         Err(Fail::Errno(Errno::NODATA)) => String::new(),
         Err(other) => return Err(failed(other)),

@@ -239,13 +239,11 @@ impl Client {
         let server = self.requests().server_of(ino);
         // Read before the agent is told: if it changes meanwhile, the next one is told again.
         let restarts = self.session().agent_restarts();
-        let held = self.memory().held();
-        if !held.is_announced(server, restarts)? {
+        if !self.memory().held().is_announced(server, restarts)? {
             self.session().tell_agent(&AgentRequest::HoldsLocks { session: owner, server })?;
-            held.announced(server, restarts)?;
+            self.memory().held().announced(server, restarts)?;
         }
-        held.note(ino)?;
-        Ok(())
+        self.memory().held().note(ino)
     }
 
     /// Whether this process may have process locks on any file.

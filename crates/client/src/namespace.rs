@@ -18,6 +18,7 @@ mod names;
 mod places;
 mod renaming;
 mod space;
+mod target;
 mod walk;
 mod xattrs;
 
@@ -27,10 +28,9 @@ use crate::session::Session;
 
 pub(crate) use again::{Failing, led_to};
 pub(crate) use attributes::removed;
-pub(crate) use names::New;
 pub use space::StatFs;
+pub use target::{Changed, Target};
 pub(crate) use walk::{Last, Place, Walk};
-pub(crate) use xattrs::none_of;
 
 /// The names of a deployment, as this process sees them.
 pub(crate) struct Namespace {

@@ -5,19 +5,28 @@ use crate::data::File;
 use crate::error::Fail;
 use crate::handle::Handle;
 use crate::host::OwnFd;
-use crate::namespace::{Failing, Last, Place, Walk};
-use crate::opening::{Entry, Found, Opened, how};
+use crate::namespace::{Failing, Last, Place, Target, Walk};
+use crate::opening::{Entry, Found, FoundAt, Opened, Registered, how};
 use crate::requests::To;
 use bivouac_layout::{Ino, namespace};
 use bivouac_node::SlotId;
 use bivouac_node::release::{KIND_DIRECTORY, KIND_FILE, Release, release};
-use bivouac_proto::attr::FileKind;
-use bivouac_proto::attr::NAME_MAX;
+use bivouac_proto::attr::{Attr, FileKind, NAME_MAX};
 use bivouac_proto::meta::{Create, MetaRequest, OpenHow};
 use bivouac_proto::status::Failure;
 use bivouac_proto::{Errno, OpenId};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+
+/// A file that was opened with [`Client::open_file`].
+pub struct OpenedFile {
+    /// The description.
+    pub handle: Arc<Handle>,
+    /// The file's attributes, exact.
+    pub attr: Attr,
+    /// Whether it was made just now.
+    pub created: bool,
+}
 
 /// Whether flags of `open(2)` ask for a file without a name. (O_TMPFILE contains O_DIRECTORY.)
 pub fn is_temporary(flags: i32) -> bool {
@@ -35,6 +44,50 @@ impl Client {
         mode: u32,
     ) -> Result<Arc<Handle>, Fail> {
         self.open_after(|_| Ok(()), start, path, flags, mode).map(|(handle, ())| handle)
+    }
+
+    /// Opens a file for a program that shows it under names of its own: a mount. Nothing but a regular file is opened, by its
+    /// number or by its name; a symbolic link at the end of a path is ELOOP unless the target says that it is followed. With
+    /// O_CREAT a file of this name is made if there is none, with O_TMPFILE one without a name, for the directory. `mode` with
+    /// the umask applied.
+    ///
+    /// The description is only this process's, which closes it with [`Client::close_waiting`]: it has no placeholder, and no
+    /// name that others could know it by.
+    pub fn open_file<'p>(
+        self: &Arc<Self>,
+        target: impl Into<Target<'p>>,
+        flags: i32,
+        mode: u32,
+    ) -> Result<OpenedFile, Fail> {
+        let target = target.into();
+        let described = self.described(
+            flags,
+            |_| Ok(()),
+            |open| {
+                let found = match target {
+                    Target::Inode(dir) if is_temporary(flags) => {
+                        Found::File(self.open_new_nameless(dir, flags, (mode & 0o7777) as u16, open)?)
+                    }
+                    Target::Inode(ino) => Found::File(self.open_numbered(ino, flags, open)?),
+                    Target::Path { start, path, follow } => {
+                        let flags = if follow { flags } else { flags | libc::O_NOFOLLOW };
+                        self.open_found(start, path, flags, mode, open)?.0
+                    }
+                };
+                match found {
+                    Found::File(_) => Ok((found, None)),
+                    Found::Directory(_) | Found::Path(_) => Err(Errno::ISDIR.into()),
+                }
+            },
+        )?;
+        let (attr, created) = described.file.ok_or(Errno::PROTO)?;
+        match self.namespace().exact(*attr) {
+            Ok(attr) => Ok(OpenedFile { handle: Arc::new(described.handle), attr, created }),
+            Err(errno) => {
+                self.close_waiting(described.handle.id());
+                Err(errno.into())
+            }
+        }
     }
 
     /// Opens for a program that has no descriptor for it, and closes it with [`Client::close_alone`]. What comes with it is
@@ -67,20 +120,30 @@ impl Client {
         flags: i32,
         mode: u32,
     ) -> Result<(Arc<Handle>, T), Fail> {
-        self.opened(flags, before, |open| {
-            if is_temporary(flags) {
-                return Ok((self.open_temporary(start, path, flags, mode, open)?, None));
-            }
-            let mut named = None;
-            let found = self.namespace().at_any_last(start, path, false, |walk, last| {
-                named = match &last {
-                    Last::Name(place) => Some((place.dir, place.name.clone())),
-                    Last::Directory(_) => None,
-                };
-                self.open_last(walk, last, flags, mode, open)
-            });
-            Ok((found?, named))
-        })
+        self.opened(flags, before, |open| self.open_found(start, path, flags, mode, open))
+    }
+
+    /// Opens what a path names; with the directory and the name where it was found.
+    fn open_found(
+        &self,
+        start: Ino,
+        path: &[u8],
+        flags: i32,
+        mode: u32,
+        open: OpenId,
+    ) -> Result<FoundAt, Fail> {
+        if is_temporary(flags) {
+            return Ok((self.open_temporary(start, path, flags, mode, open)?, None));
+        }
+        let mut named = None;
+        let found = self.namespace().at_any_last(start, path, false, |walk, last| {
+            named = match &last {
+                Last::Name(place) => Some((place.dir, place.name.clone())),
+                Last::Directory(_) => None,
+            };
+            self.open_last(walk, last, flags, mode, open)
+        });
+        Ok((found?, named))
     }
 
     /// Opens the file of an open description anew, as opening `/proc/self/fd/N` does: permissions are
@@ -109,7 +172,7 @@ impl Client {
         self: &Arc<Self>,
         flags: i32,
         before: impl FnOnce(SlotId) -> Result<T, Errno>,
-        find: impl FnOnce(OpenId) -> Result<(Found, Option<(Ino, Vec<u8>)>), Fail>,
+        find: impl FnOnce(OpenId) -> Result<FoundAt, Fail>,
     ) -> Result<(Arc<Handle>, T), Fail> {
         let described = self.described(flags, before, find)?;
         Ok((Arc::new(described.handle), described.before))
@@ -269,9 +332,16 @@ impl Client {
         if path_only {
             return Ok(Found::Path(ino));
         }
-        let registered = self.open_registered(ino, how(flags), open)?.registered;
+        self.open_numbered(ino, flags, open).map(Found::File)
+    }
+
+    /// Opens a regular file by its number.
+    fn open_numbered(&self, ino: Ino, flags: i32, open: OpenId) -> Result<Registered, Fail> {
+        let how = OpenHow { directory: false, ..how(flags) };
+        let registered = self.open_registered(ino, how, open)?.registered;
         match registered.attr.kind {
-            FileKind::File => Ok(Found::File(registered)),
+            FileKind::File => Ok(registered),
+            FileKind::Directory => Err(Errno::ISDIR.into()),
             FileKind::Symlink => Err(Errno::LOOP.into()),
             _ => Err(Errno::NXIO.into()),
         }
@@ -315,16 +385,27 @@ impl Client {
 
     /// Closes a description that only this process uses. Its server may hear of it with a later request.
     pub fn close_alone(&self, id: SlotId) {
-        if !self.session().table().retire(id) {
+        self.close(id, false);
+    }
+
+    /// The same. When this returns, its server knows.
+    pub fn close_waiting(&self, id: SlotId) {
+        self.close(id, true);
+    }
+
+    fn close(&self, id: SlotId, waits: bool) {
+        let table = self.session().table();
+        if !table.retire(id) {
             return;
         }
         self.forget_locks(id);
-        match release(self.session().table(), self.session().agent_number(), id) {
+        let release = release(table, self.session().agent_number(), id);
+        match release.map(|release| Release { wait: waits || release.wait, ..release }) {
             Some(release) if !release.wait && release.may_be_late => {
                 self.requests().close_later(id, &release.request, release.shard);
             }
             Some(release) if !self.tell_release(&release) => {}
-            _ => self.session().table().free(id),
+            _ => table.free(id),
         }
     }
 

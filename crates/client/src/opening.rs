@@ -55,6 +55,9 @@ pub(crate) enum Found {
     Path(Ino),
 }
 
+/// The same, with the directory and the name where it was found, if others are to know the description by these.
+pub(crate) type FoundAt = (Found, Option<(Ino, Vec<u8>)>);
+
 /// A file that a server has registered as open.
 pub(crate) struct Registered {
     pub(crate) attr: Box<Attr>,
@@ -98,7 +101,7 @@ impl Client {
         self: &Arc<Self>,
         flags: i32,
         before: impl FnOnce(SlotId) -> Result<T, Errno>,
-        find: impl FnOnce(OpenId) -> Result<(Found, Option<(Ino, Vec<u8>)>), Fail>,
+        find: impl FnOnce(OpenId) -> Result<FoundAt, Fail>,
     ) -> Result<Described<T>, Fail> {
         let id = self.session().table().allocate().map_err(|e| Errno(e.raw_errno() as u16))?;
         let open =

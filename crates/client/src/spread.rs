@@ -2,8 +2,9 @@
 
 use crate::client::Client;
 use crate::error::Fail;
+use crate::namespace::Target;
 use crate::requests::{OUTDATED, data_done, data_job};
-use bivouac_layout::{Group, Ino, ServerId};
+use bivouac_layout::{Group, ServerId};
 use bivouac_proto::Errno;
 use bivouac_proto::attr::{Attr, FileKind};
 use bivouac_proto::data::{DataReply, DataRequest};
@@ -74,9 +75,9 @@ impl Client {
         found
     }
 
-    /// Where the file is that a path names. Follows symbolic links.
-    pub fn spread(&self, start: Ino, path: &[u8]) -> Result<Spread, Fail> {
-        let mut attr = self.namespace().stat(start, path, true)?;
+    /// Where a file is.
+    pub fn spread<'p>(&self, target: impl Into<Target<'p>>) -> Result<Spread, Fail> {
+        let mut attr = self.stat(target)?;
         loop {
             match self.holdings(&attr) {
                 Err(errno) if errno == OUTDATED || self.names_others(&attr) => {

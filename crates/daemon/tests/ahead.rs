@@ -54,7 +54,7 @@ fn what_changes_after_it_was_looked_at_ahead_is_seen() {
         assert_eq!(children.len(), 62);
         for name in children.iter().filter(|name| !name.starts_with('.')) {
             let path = format!("t/{name}");
-            assert_eq!(me.stat(Ino::ROOT, path.as_bytes(), false).expect("there").nlink, 2);
+            assert_eq!(me.stat((Ino::ROOT, path.as_bytes(), false)).expect("there").nlink, 2);
             assert_eq!(mine.names(&path), [".", "..", "f"], "{path} in round {round}");
         }
         // Most by now; the others are known to have been, so each change must show at once.
@@ -62,22 +62,22 @@ fn what_changes_after_it_was_looked_at_ahead_is_seen() {
         other.unlink(Ino::ROOT, &path(0, "/f")).expect("removed");
         assert_eq!(mine.names(&String::from_utf8(path(0, "")).unwrap()), [".", ".."]);
         other.rmdir(Ino::ROOT, &path(0, "")).expect("removed");
-        assert!(me.stat(Ino::ROOT, &path(0, ""), false).is_err());
+        assert!(me.stat((Ino::ROOT, &path(0, ""), false)).is_err());
         assert!(mine.open(&String::from_utf8(path(0, "")).unwrap(), libc::O_RDONLY).is_err());
         other.mknod(Ino::ROOT, &path(0, ""), 0o100_600).expect("made");
-        assert_eq!(me.stat(Ino::ROOT, &path(0, ""), false).expect("there").kind, FileKind::File);
+        assert_eq!(me.stat((Ino::ROOT, &path(0, ""), false)).expect("there").kind, FileKind::File);
         other.unlink(Ino::ROOT, &path(0, "")).expect("removed");
         other.rename(Ino::ROOT, &path(1, ""), Ino::ROOT, &path(0, ""), 0).expect("moved");
-        assert!(me.stat(Ino::ROOT, &path(1, ""), false).is_err());
-        assert!(me.stat(Ino::ROOT, &path(0, "/f"), false).is_ok());
+        assert!(me.stat((Ino::ROOT, &path(1, ""), false)).is_err());
+        assert!(me.stat((Ino::ROOT, &path(0, "/f"), false)).is_ok());
         other.mkdir(Ino::ROOT, &path(1, ""), 0o700).expect("made");
         other.mknod(Ino::ROOT, &path(1, "/f"), 0o100_644).expect("made");
-        assert_eq!(me.stat(Ino::ROOT, &path(1, ""), false).expect("there").mode, 0o700);
+        assert_eq!(me.stat((Ino::ROOT, &path(1, ""), false)).expect("there").mode, 0o700);
         let set = SetAttr { mode: Some(0o640), ..SetAttr::default() };
-        other.set_attr(Ino::ROOT, &path(2, "/f"), false, set).expect("set");
-        assert_eq!(me.stat(Ino::ROOT, &path(2, "/f"), false).expect("there").mode, 0o640);
+        other.set_attr((Ino::ROOT, &path(2, "/f"), false), set).expect("set");
+        assert_eq!(me.stat((Ino::ROOT, &path(2, "/f"), false)).expect("there").mode, 0o640);
         other.mkdir(Ino::ROOT, &path(3, "/d"), 0o755).expect("made");
-        assert_eq!(me.stat(Ino::ROOT, &path(3, ""), false).expect("there").nlink, 3);
+        assert_eq!(me.stat((Ino::ROOT, &path(3, ""), false)).expect("there").nlink, 3);
         assert_eq!(mine.names(&String::from_utf8(path(3, "")).unwrap()), [".", "..", "d", "f"]);
         other.rmdir(Ino::ROOT, &path(3, "/d")).expect("removed");
     }
@@ -107,7 +107,7 @@ fn a_listing_of_a_directory_that_may_not_be_read_does_not_come_ahead() {
     let mut mine = cluster("ahead-denied", 4);
     tree(&mine, 30);
     let set = SetAttr { mode: Some(0), ..SetAttr::default() };
-    mine.client.set_attr(Ino::ROOT, b"t/7", false, set).expect("set");
+    mine.client.set_attr((Ino::ROOT, b"t/7", false), set).expect("set");
     mine.client = second(&mine);
     for name in mine.names("t").iter().filter(|name| !name.starts_with('.')) {
         let listed = mine.open(&format!("t/{name}"), libc::O_RDONLY | libc::O_DIRECTORY);

@@ -19,7 +19,7 @@ fn small_and_large_files_read_back() {
         let path = format!("a/b/file-{len}");
         c.write(&path, &data);
         assert_eq!(
-            c.client.stat(Ino::ROOT, path.as_bytes(), true).expect("there").size,
+            c.client.stat((Ino::ROOT, path.as_bytes(), true)).expect("there").size,
             len as u64,
             "{path}"
         );
@@ -49,7 +49,7 @@ fn holes_truncation_and_append() {
     assert_eq!(handle.attr().expect("attributes").size, 200_004);
     c.client.closed(appender.id());
     c.client.closed(handle.id());
-    assert_eq!(c.client.stat(Ino::ROOT, b"f", true).expect("there").size, 200_004);
+    assert_eq!(c.client.stat((Ino::ROOT, b"f", true)).expect("there").size, 200_004);
 }
 
 #[test]
@@ -61,11 +61,11 @@ fn names_move_and_links_count() {
     c.write("x/deep/er/f", b"hello");
     c.client.rename(Ino::ROOT, b"x/deep", Ino::ROOT, b"y/moved", 0).expect("moved");
     assert_eq!(c.read("y/moved/er/f"), b"hello");
-    assert_eq!(c.client.stat(Ino::ROOT, b"x/deep/er/f", true).map(|_| ()), Err(Fail::Errno(Errno::NOENT)));
-    c.client.link(Ino::ROOT, b"y/moved/er/f", Ino::ROOT, b"x/g", false).expect("linked");
-    assert_eq!(c.client.stat(Ino::ROOT, b"x/g", true).expect("there").nlink, 2);
+    assert_eq!(c.client.stat((Ino::ROOT, b"x/deep/er/f", true)).map(|_| ()), Err(Fail::Errno(Errno::NOENT)));
+    c.client.link((Ino::ROOT, b"y/moved/er/f", false), Ino::ROOT, b"x/g").expect("linked");
+    assert_eq!(c.client.stat((Ino::ROOT, b"x/g", true)).expect("there").nlink, 2);
     c.client.unlink(Ino::ROOT, b"y/moved/er/f").expect("removed");
-    assert_eq!(c.client.stat(Ino::ROOT, b"x/g", true).expect("there").nlink, 1);
+    assert_eq!(c.client.stat((Ino::ROOT, b"x/g", true)).expect("there").nlink, 1);
     c.client.symlink(b"../x/g", Ino::ROOT, b"y/link").expect("linked");
     assert_eq!(c.read("y/link"), b"hello");
     assert_eq!(c.client.real_path(Ino::ROOT, b"y/moved/../link").expect("resolved"), b"/bivouac/x/g");

@@ -95,7 +95,7 @@ fn what_was_done_is_answered_again_also_to_who_is_out_of_date_by_then() {
 fn a_write_that_arrives_late_does_not_undo_a_later_one() {
     let c = cluster("once-late", 1);
     c.write("f", &[0; 100_000]);
-    let ino = c.client.stat(Ino::ROOT, b"f", true).expect("there").ino;
+    let ino = c.client.stat((Ino::ROOT, b"f", true)).expect("there").ino;
     let mut raw = Raw::to(&c, ServerId(0));
     let write = Request::Data(DataRequest::Write { ino, offset: 0, sync: false });
     let shard = ShardId(0);
@@ -119,7 +119,7 @@ fn a_server_that_answered_for_a_file_once_does_not_change_it_any_more() {
     for copies in [1, 2] {
         let c = cluster_of_copies("once-deposed", 3, copies);
         c.write("f", &[0; 100_000]);
-        let file = c.client.stat(Ino::ROOT, b"f", true).expect("there");
+        let file = c.client.stat((Ino::ROOT, b"f", true)).expect("there");
         let (ino, owner) = (file.ino, c.map.primary(file.ino.shard()));
         let piece = file.layout.expect("it has blocks").pieces(&c.map, 0..1).next().expect("a piece");
         let write = DataRequest::Write { ino, offset: 0, sync: false };
@@ -141,7 +141,7 @@ fn a_server_that_answered_for_a_file_once_does_not_change_it_any_more() {
 fn only_ones_own_write_is_taken_back() {
     let c = cluster("once-undo", 1);
     c.write("f", &[0; 100_000]);
-    let ino = c.client.stat(Ino::ROOT, b"f", true).expect("there").ino;
+    let ino = c.client.stat((Ino::ROOT, b"f", true)).expect("there").ino;
     let mut raw = Raw::to(&c, ServerId(0));
     let shard = ShardId(0);
     let mut write = |sequence, offset| {
@@ -167,7 +167,7 @@ fn only_ones_own_write_is_taken_back() {
 fn a_change_of_attributes_that_arrives_late_does_not_undo_a_later_one() {
     let c = cluster("once-attr", 1);
     c.write("f", b"x");
-    let ino = c.client.stat(Ino::ROOT, b"f", true).expect("there").ino;
+    let ino = c.client.stat((Ino::ROOT, b"f", true)).expect("there").ino;
     let mut raw = Raw::to(&c, ServerId(0));
     let chmod = |mode| {
         let set = bivouac_proto::meta::SetAttr { mode: Some(mode), ..Default::default() };
@@ -179,5 +179,5 @@ fn a_change_of_attributes_that_arrives_late_does_not_undo_a_later_one() {
         Ok(Reply::Meta(MetaReply::Attr(attr))) => assert_eq!((attr.mode, attr.kind), (0o600, FileKind::File)),
         other => panic!("{other:?}"),
     }
-    assert_eq!(c.client.stat(Ino::ROOT, b"f", true).expect("there").mode, 0o640);
+    assert_eq!(c.client.stat((Ino::ROOT, b"f", true)).expect("there").mode, 0o640);
 }

@@ -93,7 +93,7 @@ impl Work<'_> {
                 1 if turn % 3 != 0 => {
                     let other = format!("l{turn}");
                     client
-                        .link(root, path.as_bytes(), root, format!("names/{other}").as_bytes(), false)
+                        .link((root, path.as_bytes(), false), root, format!("names/{other}").as_bytes())
                         .expect("linked");
                     there.insert(other);
                 }

@@ -91,11 +91,11 @@ fn an_appender_after_a_foreign_truncate_leaves_the_right_size() {
     let c = cluster("r-append", 2);
     let log = c.open("f", libc::O_CREAT | libc::O_WRONLY | libc::O_APPEND).expect("opened");
     log.write(&[IoSlice::new(&pattern(1_000_000))]).expect("written");
-    c.client.truncate(Ino::ROOT, b"f", 0).expect("truncated");
+    c.client.truncate((Ino::ROOT, b"f", true), 0).expect("truncated");
     log.write(&[IoSlice::new(b"x")]).expect("written");
     c.client.closed(log.id());
     eventually("released", || sum(&c, |s| s.opens) == 0);
-    assert_eq!(c.client.stat(Ino::ROOT, b"f", true).expect("there").size, 1);
+    assert_eq!(c.client.stat((Ino::ROOT, b"f", true)).expect("there").size, 1);
 }
 
 #[test]
@@ -138,7 +138,7 @@ fn ftruncate_beside_a_write_leaves_the_size_that_is_there() {
         let open = handle.attr().expect("attributes").size;
         c.client.closed(handle.id());
         eventually("released", || sum(&c, |s| s.opens) == 0);
-        assert_eq!(c.client.stat(Ino::ROOT, name.as_bytes(), true).expect("there").size, open, "{name}");
+        assert_eq!(c.client.stat((Ino::ROOT, name.as_bytes(), true)).expect("there").size, open, "{name}");
     }
 }
 
@@ -201,7 +201,7 @@ fn a_time_that_was_set_survives_the_close() {
     }
     eventually("released", || sum(&c, |s| s.opens) == 0);
     for i in 0..300 {
-        let attr = c.client.stat(Ino::ROOT, format!("f{i}").as_bytes(), true).expect("there");
+        let attr = c.client.stat((Ino::ROOT, format!("f{i}").as_bytes(), true)).expect("there");
         assert_eq!(attr.mtime, old, "f{i}");
     }
 }
@@ -220,7 +220,7 @@ fn nobody_reaches_a_file_by_the_old_path_once_its_directory_was_renamed() {
             scope.spawn(|| {
                 while !stop.load(Ordering::SeqCst) {
                     let before = phase.load(Ordering::SeqCst);
-                    let found = other.stat(Ino::ROOT, b"a/f", true);
+                    let found = other.stat((Ino::ROOT, b"a/f", true));
                     if phase.load(Ordering::SeqCst) == before && before % 4 != 1 && before % 4 != 3 {
                         assert_eq!(found.is_ok(), before.is_multiple_of(4), "phase {before}");
                     }
@@ -248,7 +248,7 @@ fn a_rename_that_is_refused_for_one_path_knows_when_the_other_is_out_of_date() {
     for (from, to) in [(".", "gone/x"), ("gone/x", "."), (&long[..], "gone/x")] {
         c.client.mkdir(Ino::ROOT, b"gone", 0o755).expect("made");
         c.write("gone/x", b"x");
-        other.stat(Ino::ROOT, b"gone/x", true).expect("there, and known from now on");
+        other.stat((Ino::ROOT, b"gone/x", true)).expect("there, and known from now on");
         c.client.unlink(Ino::ROOT, b"gone/x").expect("removed");
         c.client.rmdir(Ino::ROOT, b"gone").expect("removed");
         let refused = other.rename(Ino::ROOT, from.as_bytes(), Ino::ROOT, to.as_bytes(), 0);
@@ -308,7 +308,7 @@ fn a_dead_server_is_an_error_for_what_it_held_only() {
     for i in 0..12 {
         c.write(&format!("s{i}"), &pattern(60_000));
     }
-    eventually("the directory split", || c.client.stat(Ino::ROOT, b"d", true).is_ok_and(|a| a.split));
+    eventually("the directory split", || c.client.stat((Ino::ROOT, b"d", true)).is_ok_and(|a| a.split));
     assert_eq!(c.names("d").len(), 2502);
     let listing = c.open("d", libc::O_RDONLY | libc::O_DIRECTORY).expect("opened");
     eventually("released", || sum(&c, |s| s.opens) == 0);
@@ -346,19 +346,19 @@ fn a_name_that_was_missing_is_found_after_its_directory_has_split() {
         let path = |name: &str| format!("{dir}/{name}");
         for i in 0..3000 {
             let path = path(&format!("entry-{i:04}"));
-            assert!(c.client.stat(Ino::ROOT, path.as_bytes(), false).is_err(), "{path} is there already");
+            assert!(c.client.stat((Ino::ROOT, path.as_bytes(), false)).is_err(), "{path} is there already");
             c.client.mknod(Ino::ROOT, path.as_bytes(), 0o100_644).expect("made");
         }
-        let split = || c.client.stat(Ino::ROOT, dir.as_bytes(), true).is_ok_and(|a| a.split);
+        let split = || c.client.stat((Ino::ROOT, dir.as_bytes(), true)).is_ok_and(|a| a.split);
         eventually("the directory split", split);
-        let ino = c.client.stat(Ino::ROOT, dir.as_bytes(), true).expect("there").ino;
+        let ino = c.client.stat((Ino::ROOT, dir.as_bytes(), true)).expect("there").ino;
         // In the order of listings (without attributes, which would teach the client the names), so that one
         // shard after the other goes through its counts.
         let listed = c.client.list_after(ino, 0, 4000, false).expect("listed").entries;
         assert_eq!(listed.len(), 3000);
         for entry in listed {
             let path = path(&String::from_utf8(entry.name).expect("as made"));
-            assert!(c.client.stat(Ino::ROOT, path.as_bytes(), false).is_ok(), "{path} is not found");
+            assert!(c.client.stat((Ino::ROOT, path.as_bytes(), false)).is_ok(), "{path} is not found");
             c.client.unlink(Ino::ROOT, path.as_bytes()).expect("removed");
         }
         c.client.rmdir(Ino::ROOT, dir.as_bytes()).expect("nothing is left in it");

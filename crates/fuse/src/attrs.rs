@@ -3,6 +3,7 @@
 use crate::abi::{Asked, Reply, set};
 use crate::face::{Answer, Call, Face};
 use crate::tree::Tree;
+use bivouac_client::Fail;
 use bivouac_proto::Errno;
 use bivouac_proto::attr::{Attr, FileKind, NAME_MAX, Time};
 use bivouac_proto::meta::{CHOWN_AS_IT_IS, SetAttr, SetTime};
@@ -83,7 +84,7 @@ impl Call<'_> {
                 // Another client has removed it while it is open here: its attributes are not known any more.
                 let open = || face.directories.any(|open| open.ino == ino);
                 let known = face.removed.get(ino);
-                known.or_else(|| open().then(|| face.client.removed_number(ino))).ok_or(Errno::NOENT)
+                known.or_else(|| open().then(|| face.client.removed(ino))).ok_or(Errno::NOENT)
             }
             other => other,
         }
@@ -96,7 +97,7 @@ impl Call<'_> {
         let (face, ino) = (self.face, self.ino());
         let mut until = None;
         loop {
-            let found = face.client.stat_number(ino);
+            let found = face.client.stat(ino).map_err(Fail::errno);
             let is_gone = matches!(found, Err(Errno::NOENT | Errno::STALE));
             if !is_gone
                 || face.tree != Tree::Forwarded
@@ -162,9 +163,9 @@ impl Call<'_> {
             shown = Some(match self.face.files.get(fh) {
                 Ok(file) if has(set::FH) => {
                     file.handle.truncate(size)?;
-                    client.stat_number(ino)?
+                    client.stat(ino).map_err(Fail::errno)?
                 }
-                _ => client.truncate_number(ino, size)?,
+                _ => client.attr_after(client.truncate(ino, size).map_err(Fail::errno)?)?,
             });
         }
         let time = |wanted: u32, now: u32, seconds: i64, nanoseconds: u32| {
@@ -189,7 +190,7 @@ impl Call<'_> {
         // The server takes the bits off as for the mount's user, who may be in more groups than the caller.
         let owner = wanted.uid.is_some() || wanted.gid.is_some();
         if owner && wanted.mode.is_none() && self.face.user.0 == 0 && self.asked.uid != 0 {
-            let attr = client.stat_number(ino)?;
+            let attr = client.stat(ino).map_err(Fail::errno)?;
             let mode = self.without_privileges(&attr);
             wanted.mode = (attr.kind != FileKind::Directory && mode != attr.mode).then_some(mode);
         }
@@ -202,11 +203,11 @@ impl Call<'_> {
             if wanted.mtime.is_some() {
                 self.face.writers.time_is_set(ino);
             }
-            shown = Some(client.set_attr_number(ino, wanted)?);
+            shown = Some(client.attr_after(client.set_attr(ino, wanted).map_err(Fail::errno)?)?);
         }
         let attr = match shown {
             Some(attr) => attr,
-            None => client.stat_number(ino)?,
+            None => client.stat(ino).map_err(Fail::errno)?,
         };
         Ok(self.shown(&attr))
     }
@@ -222,11 +223,13 @@ impl Call<'_> {
     /// The same for a change that is no mere write: also of a file that was given the bits elsewhere, unseen
     /// by this mount.
     pub(crate) fn take_privileges_of_all(&self, ino: bivouac_layout::Ino) -> Result<(), Errno> {
-        let attr = self.face.client.stat_number(ino)?;
+        let attr = self.face.client.stat(ino).map_err(Fail::errno)?;
         let mode = self.without_privileges(&attr);
         if mode != attr.mode {
             let set = SetAttr { mode: Some(mode), ..SetAttr::default() };
-            note_privilege(self.face, &self.face.client.set_attr_number(ino, set)?);
+            let client = &self.face.client;
+            let changed = client.set_attr(ino, set).map_err(Fail::errno)?;
+            note_privilege(self.face, &client.attr_after(changed)?);
         }
         Ok(())
     }
@@ -240,7 +243,7 @@ impl Call<'_> {
     }
 
     pub(crate) fn statfs(&mut self) -> Result<Answer, Errno> {
-        let found = self.face.client.statfs_of(self.ino())?;
+        let found = self.face.client.statfs(self.ino()).map_err(Fail::errno)?;
         let free = found.available / STATFS_UNIT;
         let mut reply = Reply::new();
         reply.u64(found.total / STATFS_UNIT).u64(free).u64(free);

@@ -10,6 +10,7 @@
 
 use crate::abi::Reply;
 use crate::face::{Answer, Call, lock};
+use bivouac_client::Fail;
 use bivouac_layout::Ino;
 use bivouac_proto::Errno;
 use bivouac_proto::attr::{DirEntry, FileKind};
@@ -47,7 +48,7 @@ impl Call<'_> {
         // A forwarded directory may be one that others have removed from the backend and made anew: with ESTALE the kernel walks the path
         // once more. If it arrives here again, that is the directory, and it is empty.
         if self.ino().is_forwarded()
-            && let Err(Errno::STALE) = self.face.client.parent_number(self.ino())
+            && let Err(Errno::STALE) = self.face.client.parent(self.ino())
             && self.face.removed.get(self.ino()).is_none()
             && lock(&self.face.gone).replace(self.ino()) != Some(self.ino())
         {
@@ -66,7 +67,7 @@ impl Call<'_> {
     }
 
     pub(crate) fn fsyncdir(&mut self) -> Result<Answer, Errno> {
-        self.face.client.sync_number(self.ino())?;
+        self.face.client.sync(self.ino()).map_err(Fail::errno)?;
         Ok(Answer::Empty)
     }
 
@@ -79,7 +80,7 @@ impl Call<'_> {
         if after < PARENT {
             let ino = self.ino();
             // A directory that was removed is empty.
-            let above = match self.face.client.parent_number(ino) {
+            let above = match self.face.client.parent(ino) {
                 Ok(above) => above,
                 Err(Errno::STALE | Errno::NOENT) => return Ok(Answer::Told(reply)),
                 Err(errno) => return Err(errno),
@@ -101,7 +102,7 @@ impl Call<'_> {
         loop {
             if listed.entries.is_empty() && !listed.end {
                 let begins = listed.above.take();
-                let more = self.face.client.list_number(self.ino(), begins, listed.after, BATCH)?;
+                let more = self.face.client.list(self.ino(), begins, listed.after, BATCH)?;
                 // A batch of none is the end, too.
                 listed.end = more.end || more.entries.is_empty();
                 listed.entries = more.entries.into();

@@ -7,7 +7,7 @@ use crate::abi::{
 use crate::face::{Answer, Call};
 use crate::pages::{Pages, Source};
 use crate::passthrough::Opened;
-use bivouac_client::{Handle, OpenedFile};
+use bivouac_client::{Fail, Handle, OpenedFile};
 use bivouac_proto::Errno;
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
@@ -80,22 +80,22 @@ impl Call<'_> {
         if flags & libc::O_TRUNC != 0 && how & OPEN_KILL_SUIDGID != 0 {
             self.take_privileges_of_all(self.ino())?;
         }
-        let opened = self.face.client.open_number(self.ino(), flags)?;
+        let opened = self.face.client.open_file(self.ino(), flags, 0).map_err(Fail::errno)?;
         let mut reply = Reply::new();
         self.put_opened(&mut reply, opened.handle);
         Ok(Answer::Told(reply))
     }
 
     pub(crate) fn create(&mut self) -> Result<Answer, Errno> {
-        let (flags, mode) = (self.fields.u32()? as i32, self.fields.u32()? as u16 & 0o7777);
+        let (flags, mode) = (self.fields.u32()? as i32, self.fields.u32()?);
         self.fields.skip(8)?;
         let name = self.fields.name()?;
         let client = &self.face.client;
         // The kernel found no such name, and so has checked no permission on a file. If the name exists now,
         // a caller without privilege has to look again.
         let strict = self.asked.uid != 0 && self.asked.uid != self.face.user.0;
-        let wanted = if strict { flags | libc::O_EXCL } else { flags };
-        let opened = match client.create_name(self.ino(), name, wanted, mode) {
+        let wanted = libc::O_CREAT | if strict { flags | libc::O_EXCL } else { flags };
+        let opened = match client.open_file((self.ino(), name, false), wanted, mode).map_err(Fail::errno) {
             Err(Errno::EXIST) if flags & libc::O_EXCL == 0 => {
                 // Answered directly: an ESTALE in `Err` would become ENOENT.
                 self.channel.answer(self.asked.unique, Err(Errno::STALE));
@@ -108,8 +108,9 @@ impl Call<'_> {
 
     /// O_TMPFILE.
     pub(crate) fn create_nameless(&mut self) -> Result<Answer, Errno> {
-        let (flags, mode) = (self.fields.u32()? as i32, self.fields.u32()? as u16 & 0o7777);
-        let opened = self.face.client.create_nameless(self.ino(), flags, mode)?;
+        let (flags, mode) = (self.fields.u32()? as i32, self.fields.u32()?);
+        let flags = flags | libc::O_TMPFILE;
+        let opened = self.face.client.open_file(self.ino(), flags, mode).map_err(Fail::errno)?;
         self.created(opened)
     }
 
@@ -119,7 +120,7 @@ impl Call<'_> {
             None => attr,
             Some(Ok(given)) => given,
             Some(Err(errno)) => {
-                self.face.client.close_number(handle.id());
+                self.face.client.close_waiting(handle.id());
                 return Err(errno);
             }
         };
@@ -203,7 +204,7 @@ impl Call<'_> {
         if self.face.passthrough.closed(file.handle.ino(), file.opened) {
             file.handle.writes_unseen(false);
         }
-        self.face.writers.close(&file, || self.face.client.close_number(file.handle.id()));
+        self.face.writers.close(&file, || self.face.client.close_waiting(file.handle.id()));
         Ok(Answer::Empty)
     }
 

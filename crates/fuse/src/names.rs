@@ -3,8 +3,9 @@
 use crate::abi::Reply;
 use crate::attrs::put_attr;
 use crate::face::{Answer, Call};
+use bivouac_client::{Changed, Fail};
 use bivouac_proto::Errno;
-use bivouac_proto::attr::{Attr, FileKind};
+use bivouac_proto::attr::Attr;
 use bivouac_proto::meta::SetAttr;
 
 /// Set-group-ID: in such a directory, new entries get its group.
@@ -28,19 +29,19 @@ impl Call<'_> {
         let attr = match name {
             // Walking a path never needs these two. They are for file handles, which the kernel makes from
             // inode numbers (`open_by_handle_at`).
-            b"." => client.stat_number(self.ino())?,
-            b".." => client.stat_number(client.parent_number(self.ino())?)?,
-            name => client.stat_name(self.ino(), name)?,
+            b"." => client.stat(self.ino()),
+            b".." => client.stat(client.parent(self.ino())?),
+            name => client.stat((self.ino(), name, false)),
         };
-        Ok(Answer::Told(self.entry(&attr)))
+        Ok(Answer::Told(self.entry(&attr.map_err(Fail::errno)?)))
     }
 
     pub(crate) fn mkdir(&mut self) -> Result<Answer, Errno> {
         let mode = self.fields.u32()?;
         self.fields.skip(4)?;
         let name = self.fields.name()?;
-        let made = self.face.client.mkdir_name(self.ino(), name, mode as u16 & 0o7777)?;
-        let attr = self.give_to_caller(made)?;
+        let made = self.face.client.mkdir(self.ino(), name, mode);
+        let attr = self.give_to_caller(self.made(made)?)?;
         Ok(Answer::Told(self.entry(&attr)))
     }
 
@@ -48,45 +49,40 @@ impl Call<'_> {
         let (mode, device) = (self.fields.u32()?, self.fields.u32()?);
         self.fields.skip(8)?;
         let name = self.fields.name()?;
-        let number = device.to_le_bytes();
-        let (kind, target) = match mode & TYPE {
-            0 | 0o100_000 => (FileKind::File, &[][..]),
-            0o010_000 => (FileKind::Fifo, &[][..]),
-            0o140_000 => (FileKind::Socket, &[][..]),
-            0o020_000 => (FileKind::CharDevice, &number[..]),
-            0o060_000 => (FileKind::BlockDevice, &number[..]),
+        let (client, directory) = (&self.face.client, self.ino());
+        let made = match mode & TYPE {
+            0 | 0o100_000 | 0o010_000 | 0o140_000 => client.mknod(directory, name, mode),
+            0o020_000 | 0o060_000 => client.make_device(directory, name, mode, device),
             _ => return Err(Errno::INVAL),
         };
-        let mode = mode as u16 & 0o7777;
-        let made = self.face.client.make_node_name(self.ino(), name, kind, mode, target)?;
-        let attr = self.give_to_caller(made)?;
+        let attr = self.give_to_caller(self.made(made)?)?;
         Ok(Answer::Told(self.entry(&attr)))
     }
 
     pub(crate) fn symlink(&mut self) -> Result<Answer, Errno> {
         let (name, target) = (self.fields.name()?, self.fields.name()?);
-        let made = self.face.client.make_node_name(self.ino(), name, FileKind::Symlink, 0o777, target)?;
-        let attr = self.give_to_caller(made)?;
+        let made = self.face.client.symlink(target, self.ino(), name);
+        let attr = self.give_to_caller(self.made(made)?)?;
         Ok(Answer::Told(self.entry(&attr)))
     }
 
     pub(crate) fn link(&mut self) -> Result<Answer, Errno> {
         let ino = self.other_ino()?;
         let name = self.fields.name()?;
-        let attr = self.face.client.link_name(ino, self.ino(), name)?;
+        let attr = self.made(self.face.client.link(ino, self.ino(), name))?;
         Ok(Answer::Told(self.entry(&attr)))
     }
 
     pub(crate) fn unlink(&mut self) -> Result<Answer, Errno> {
         let name = self.fields.name()?;
-        self.face.client.unlink(self.ino(), name).map_err(|fail| fail.errno())?;
+        self.face.client.unlink(self.ino(), name).map_err(Fail::errno)?;
         Ok(Answer::Empty)
     }
 
     pub(crate) fn rmdir(&mut self) -> Result<Answer, Errno> {
         let name = self.fields.name()?;
-        let before = self.face.client.stat_name(self.ino(), name)?;
-        self.face.client.rmdir(self.ino(), name).map_err(|fail| fail.errno())?;
+        let before = self.face.client.stat((self.ino(), name, false)).map_err(Fail::errno)?;
+        self.face.client.rmdir(self.ino(), name).map_err(Fail::errno)?;
         self.face.removed.note(before);
         Ok(Answer::Empty)
     }
@@ -116,12 +112,12 @@ impl Call<'_> {
             self.fields.skip(4)?;
         }
         let (old, new) = (self.fields.name()?, self.fields.name()?);
-        self.face.client.rename(self.ino(), old, to, new, flags).map_err(|fail| fail.errno())?;
+        self.face.client.rename(self.ino(), old, to, new, flags).map_err(Fail::errno)?;
         Ok(Answer::Empty)
     }
 
     pub(crate) fn readlink(&mut self) -> Result<Answer, Errno> {
-        let target = self.face.client.readlink_number(self.ino())?;
+        let target = self.face.client.readlink(self.ino()).map_err(Fail::errno)?;
         Ok(Answer::Told(Reply(target)))
     }
 
@@ -132,13 +128,18 @@ impl Call<'_> {
         if (uid, gid) == self.face.user {
             return Ok(made);
         }
-        let directory = self.face.client.stat_number(self.ino())?;
+        let directory = self.face.client.stat(self.ino()).map_err(Fail::errno)?;
         let gid = if directory.mode & SET_GID != 0 { directory.gid } else { gid };
         if (made.uid, made.gid) == (uid, gid) || self.face.user.0 != 0 {
             return Ok(made);
         }
         // Set the mode again, because a change of owner clears bits.
         let set = SetAttr { uid: Some(uid), gid: Some(gid), mode: Some(made.mode), ..SetAttr::default() };
-        self.face.client.set_attr_number(made.ino, set)
+        self.made(self.face.client.set_attr(made.ino, set))
+    }
+
+    /// The attributes of what an operation has made or changed.
+    fn made(&self, changed: Result<Changed, Fail>) -> Result<Attr, Errno> {
+        self.face.client.attr_after(changed.map_err(Fail::errno)?)
     }
 }

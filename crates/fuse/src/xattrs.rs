@@ -2,6 +2,7 @@
 
 use crate::abi::Reply;
 use crate::face::{Answer, Call};
+use bivouac_client::Fail;
 use bivouac_proto::Errno;
 
 /// With this begin the names of what the kernel reads to see who may do what.
@@ -12,7 +13,7 @@ impl Call<'_> {
         let (size, flags) = (self.fields.u32()? as usize, self.fields.u32()? as i32);
         let name = self.fields.name()?;
         let value = self.fields.bytes(size)?;
-        self.face.client.set_xattr_number(self.ino(), name, value, flags)?;
+        self.face.client.set_xattr(self.ino(), name, value, flags).map_err(Fail::errno)?;
         Ok(Answer::Empty)
     }
 
@@ -20,7 +21,7 @@ impl Call<'_> {
         let size = self.fields.u32()? as usize;
         self.fields.skip(4)?;
         let name = self.fields.name()?;
-        match self.face.client.get_xattr_number(self.ino(), name) {
+        match self.face.client.get_xattr(self.ino(), name).map_err(Fail::errno) {
             // A backend without access control lists: the kernel would refuse every access.
             Err(Errno::OPNOTSUPP) if self.face.lists && name.starts_with(ACCESS_LISTS) => Err(Errno::NODATA),
             value => sized(value?, size),
@@ -29,7 +30,7 @@ impl Call<'_> {
 
     pub(crate) fn listxattr(&mut self) -> Result<Answer, Errno> {
         let size = self.fields.u32()? as usize;
-        let mut names = self.face.client.list_xattr_number(self.ino())?;
+        let mut names = self.face.client.list_xattr(self.ino()).map_err(Fail::errno)?;
         if self.asked.uid != 0 && self.face.user.0 == 0 {
             // The server has listed all attributes, including those that only root may see.
             names = names
@@ -44,7 +45,7 @@ impl Call<'_> {
 
     pub(crate) fn removexattr(&mut self) -> Result<Answer, Errno> {
         let name = self.fields.name()?;
-        self.face.client.remove_xattr_number(self.ino(), name)?;
+        self.face.client.remove_xattr(self.ino(), name).map_err(Fail::errno)?;
         Ok(Answer::Empty)
     }
 }

@@ -138,15 +138,15 @@ impl Deployment {
     }
 
     fn stat(&self, py: Python<'_>, path: &[u8], follow: bool) -> PyResult<Stat> {
-        self.with(py, path, |client, path| Ok(stat_of(&client.stat(Ino::ROOT, path, follow)?)))
+        self.with(py, path, |client, path| Ok(stat_of(&client.stat((Ino::ROOT, path, follow))?)))
     }
 
     fn access(&self, py: Python<'_>, path: &[u8], mask: u32) -> PyResult<()> {
-        self.with(py, path, |client, path| client.access(Ino::ROOT, path, mask, true))
+        self.with(py, path, |client, path| client.access((Ino::ROOT, path, true), mask))
     }
 
     fn mkdir(&self, py: Python<'_>, path: &[u8], mode: u32) -> PyResult<()> {
-        self.with(py, path, |client, path| client.mkdir(Ino::ROOT, path, mode))
+        self.with(py, path, |client, path| client.mkdir(Ino::ROOT, path, mode).map(drop))
     }
 
     fn rmdir(&self, py: Python<'_>, path: &[u8]) -> PyResult<()> {
@@ -162,15 +162,17 @@ impl Deployment {
     }
 
     fn link(&self, py: Python<'_>, path: &[u8], name: &[u8]) -> PyResult<()> {
-        self.with(py, path, |client, path| client.link(Ino::ROOT, path, Ino::ROOT, inside(name), false))
+        self.with(py, path, |client, path| {
+            client.link((Ino::ROOT, path, false), Ino::ROOT, inside(name)).map(drop)
+        })
     }
 
     fn symlink(&self, py: Python<'_>, target: &[u8], path: &[u8]) -> PyResult<()> {
-        self.with(py, path, |client, path| client.symlink(target, Ino::ROOT, path))
+        self.with(py, path, |client, path| client.symlink(target, Ino::ROOT, path).map(drop))
     }
 
     fn readlink<'py>(&self, py: Python<'py>, path: &[u8]) -> PyResult<Bound<'py, PyBytes>> {
-        let target = self.with(py, path, |client, path| client.readlink(Ino::ROOT, path))?;
+        let target = self.with(py, path, |client, path| client.readlink((Ino::ROOT, path, false)))?;
         Ok(PyBytes::new(py, &target))
     }
 
@@ -182,12 +184,12 @@ impl Deployment {
     }
 
     fn truncate(&self, py: Python<'_>, path: &[u8], length: u64) -> PyResult<()> {
-        self.with(py, path, |client, path| client.truncate(Ino::ROOT, path, length))
+        self.with(py, path, |client, path| client.truncate((Ino::ROOT, path, true), length).map(drop))
     }
 
     fn chmod(&self, py: Python<'_>, path: &[u8], mode: u32, follow: bool) -> PyResult<()> {
         let set = SetAttr { mode: Some((mode & 0o7777) as u16), ..SetAttr::default() };
-        self.with(py, path, |client, path| client.set_attr(Ino::ROOT, path, follow, set))
+        self.with(py, path, |client, path| client.set_attr((Ino::ROOT, path, follow), set).map(drop))
     }
 
     /// `None`: as it is.
@@ -201,7 +203,7 @@ impl Deployment {
         follow: bool,
     ) -> PyResult<()> {
         let set = SetAttr { uid: Some(user.unwrap_or(AS_IT_IS)), gid: group, ..SetAttr::default() };
-        self.with(py, path, |client, path| client.set_attr(Ino::ROOT, path, follow, set))
+        self.with(py, path, |client, path| client.set_attr((Ino::ROOT, path, follow), set).map(drop))
     }
 
     /// Nanoseconds since 1970; `None`: now.
@@ -210,31 +212,31 @@ impl Deployment {
         let (accessed, modified) =
             times.map_or((SetTime::Now, SetTime::Now), |(a, m)| (SetTime::To(a), SetTime::To(m)));
         let set = SetAttr { atime: Some(accessed), mtime: Some(modified), ..SetAttr::default() };
-        self.with(py, path, |client, path| client.set_attr(Ino::ROOT, path, follow, set))
+        self.with(py, path, |client, path| client.set_attr((Ino::ROOT, path, follow), set).map(drop))
     }
 
     fn getxattr<'py>(&self, py: Python<'py>, path: &[u8], name: &[u8]) -> PyResult<Bound<'py, PyBytes>> {
-        let value = self.with(py, path, |client, path| client.get_xattr(Ino::ROOT, path, true, name))?;
+        let value = self.with(py, path, |client, path| client.get_xattr((Ino::ROOT, path, true), name))?;
         Ok(PyBytes::new(py, &value))
     }
 
     fn setxattr(&self, py: Python<'_>, path: &[u8], name: &[u8], value: &[u8], flags: i32) -> PyResult<()> {
-        self.with(py, path, |client, path| client.set_xattr(Ino::ROOT, path, true, name, value, flags))
+        self.with(py, path, |client, path| client.set_xattr((Ino::ROOT, path, true), name, value, flags))
     }
 
     fn removexattr(&self, py: Python<'_>, path: &[u8], name: &[u8]) -> PyResult<()> {
-        self.with(py, path, |client, path| client.remove_xattr(Ino::ROOT, path, true, name))
+        self.with(py, path, |client, path| client.remove_xattr((Ino::ROOT, path, true), name))
     }
 
     fn listxattr<'py>(&self, py: Python<'py>, path: &[u8]) -> PyResult<Bound<'py, PyBytes>> {
-        let names = self.with(py, path, |client, path| client.list_xattr(Ino::ROOT, path, true))?;
+        let names = self.with(py, path, |client, path| client.list_xattr((Ino::ROOT, path, true)))?;
         Ok(PyBytes::new(py, &names))
     }
 
     /// Total, available, inodes, block size.
     fn statfs(&self, py: Python<'_>) -> PyResult<(u64, u64, u64, u32)> {
         self.with(py, b"/", |client, _| {
-            let found = client.statfs()?;
+            let found = client.statfs(Ino::ROOT)?;
             Ok((found.total, found.available, found.inodes, found.block_size))
         })
     }
@@ -246,11 +248,11 @@ impl Deployment {
             let (dir, after) = match after {
                 Some((dir, after)) => (Ino(dir), after),
                 None => {
-                    let attr = client.stat(Ino::ROOT, path, true)?;
+                    let attr = client.stat((Ino::ROOT, path, true))?;
                     if attr.kind != FileKind::Directory {
                         return Err(Errno::NOTDIR.into());
                     }
-                    client.access(Ino::ROOT, path, 4, true)?;
+                    client.access((Ino::ROOT, path, true), 4)?;
                     (attr.ino, FIRST)
                 }
             };
@@ -260,7 +262,7 @@ impl Deployment {
             for entry in listed.entries {
                 let attr = match entry.attr {
                     Some(attr) => client.exact(*attr).map_err(Fail::from),
-                    None => client.stat(dir, &entry.name, false),
+                    None => client.stat((dir, &entry.name, false)),
                 };
                 match attr {
                     Ok(attr) => found.push((entry.name, stat_of(&attr))),
@@ -283,7 +285,7 @@ impl Deployment {
         length: u64,
     ) -> PyResult<Vec<(u64, u64, Vec<String>)>> {
         self.with(py, path, |client, path| {
-            let attr = client.stat(Ino::ROOT, path, true)?;
+            let attr = client.stat((Ino::ROOT, path, true))?;
             let found = client.locations(&attr, offset..offset.saturating_add(length));
             let map = client.deployment_map();
             let hosts = |servers: &[ServerId]| {
@@ -309,7 +311,7 @@ impl Deployment {
         let length = |(path, offset, length): &Piece| match *length {
             few if few <= LONG => few,
             many => py.detach(|| {
-                let attr = self.client.stat(Ino::ROOT, inside(path), true);
+                let attr = self.client.stat((Ino::ROOT, inside(path), true));
                 attr.map_or(0, |attr| attr.size.saturating_sub(*offset).min(many as u64) as usize)
             }),
         };

@@ -107,7 +107,7 @@ fn set_of(meta: &Meta) -> SetAttr {
 
 impl Tree for Mount {
     fn stat(&self, path: &[u8], follow: bool) -> io::Result<Meta> {
-        self.client.stat(Ino::ROOT, named(path), follow).map(|attr| meta_of(&attr)).map_err(failed)
+        self.client.stat((Ino::ROOT, named(path), follow)).map(|attr| meta_of(&attr)).map_err(failed)
     }
 
     fn list(&self, path: &[u8]) -> io::Result<Vec<Listed>> {
@@ -137,7 +137,7 @@ impl Tree for Mount {
     }
 
     fn read_link(&self, path: &[u8]) -> io::Result<Vec<u8>> {
-        self.client.readlink(Ino::ROOT, path).map_err(failed)
+        self.client.readlink((Ino::ROOT, path, false)).map_err(failed)
     }
 
     fn open(&self, path: &[u8]) -> io::Result<Box<dyn Open>> {
@@ -182,21 +182,21 @@ impl Tree for Mount {
                     let mode = Some((there.mode | 0o700) as u16);
                     let set = SetAttr { mode, uid: None, gid: None, atime: None, mtime: None };
                     // Whoever may not do this is told when an entry cannot be made.
-                    let _ = self.client.set_attr(Ino::ROOT, named(path), true, set);
+                    let _ = self.client.set_attr((Ino::ROOT, named(path), true), set);
                 }
                 Ok(false)
             }
-            other => other.map(|()| true).map_err(failed),
+            other => other.map(|_| true).map_err(failed),
         }
     }
 
     fn make_symlink(&self, path: &[u8], target: &[u8], meta: &Meta) -> io::Result<()> {
-        self.replacing(path, || self.client.symlink(target, Ino::ROOT, path))?;
+        self.replacing(path, || self.client.symlink(target, Ino::ROOT, path).map(drop))?;
         self.set_meta(path, meta)
     }
 
     fn make_link(&self, existing: &[u8], path: &[u8]) -> io::Result<()> {
-        self.replacing(path, || self.client.link(Ino::ROOT, existing, Ino::ROOT, path, false))
+        self.replacing(path, || self.client.link((Ino::ROOT, existing, false), Ino::ROOT, path).map(drop))
     }
 
     fn remove(&self, path: &[u8]) -> io::Result<()> {
@@ -214,16 +214,16 @@ impl Tree for Mount {
             // Programs could not use a device: deployments are mounted with `nodev`.
             Special::CharDevice | Special::BlockDevice => return Err(error(Errno::PERM)),
         };
-        self.replacing(path, || self.client.mknod(Ino::ROOT, path, kind.mode_bits() | 0o600))?;
+        self.replacing(path, || self.client.mknod(Ino::ROOT, path, kind.mode_bits() | 0o600).map(drop))?;
         self.set_meta(path, meta)
     }
 
     fn attributes(&self, path: &[u8]) -> io::Result<Vec<Attribute>> {
         let path = named(path);
-        let names = self.client.list_xattr(Ino::ROOT, path, false).map_err(failed)?;
+        let names = self.client.list_xattr((Ino::ROOT, path, false)).map_err(failed)?;
         let mut attributes = Vec::new();
         for name in names.split(|&byte| byte == 0).filter(|name| name.starts_with(USER_ATTRIBUTES)) {
-            match self.client.get_xattr(Ino::ROOT, path, false, name) {
+            match self.client.get_xattr((Ino::ROOT, path, false), name) {
                 Ok(value) => attributes.push((name.to_vec(), value)),
                 // It was removed meanwhile.
                 Err(Fail::Errno(Errno::NODATA)) => {}
@@ -234,11 +234,11 @@ impl Tree for Mount {
     }
 
     fn set_attribute(&self, path: &[u8], name: &[u8], value: &[u8]) -> io::Result<()> {
-        self.client.set_xattr(Ino::ROOT, named(path), false, name, value, 0).map_err(failed)
+        self.client.set_xattr((Ino::ROOT, named(path), false), name, value, 0).map_err(failed)
     }
 
     fn set_meta(&self, path: &[u8], meta: &Meta) -> io::Result<()> {
-        self.client.set_attr(Ino::ROOT, named(path), false, set_of(meta)).map_err(failed)
+        self.client.set_attr((Ino::ROOT, named(path), false), set_of(meta)).map(drop).map_err(failed)
     }
 
     fn make_lazy(&self, path: &[u8], source: &[u8], meta: &Meta) -> io::Result<Meta> {
@@ -256,7 +256,7 @@ impl Tree for Mount {
     }
 
     fn fetch(&self, path: &[u8]) -> Result<bool, String> {
-        self.client.fetch_path(Ino::ROOT, path).map_err(|failed| failed.why)
+        self.client.fetch((Ino::ROOT, path, false)).map_err(|failed| failed.why)
     }
 
     fn node_of(&self, directory: &Meta) -> Option<u16> {
@@ -309,7 +309,8 @@ impl Open for MountFile {
     fn set_meta(&self, meta: &Meta) -> io::Result<Meta> {
         // What was written until now must not count for the time that is set.
         self.handle.forget_write_time();
-        let attr = self.client.set_attr_number(self.handle.ino(), set_of(meta)).map_err(error)?;
+        let changed = self.client.set_attr(self.handle.ino(), set_of(meta)).map_err(failed)?;
+        let attr = self.client.attr_after(changed).map_err(error)?;
         Ok(meta_of(&attr))
     }
 

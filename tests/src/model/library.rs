@@ -35,8 +35,8 @@ fn failed(fail: impl Into<Fail>) -> i32 {
     i32::from(fail.into().errno().0)
 }
 
-fn done<E: Into<Fail>>(result: Result<(), E>) -> Outcome {
-    result.map(|()| Answer::Done).map_err(failed)
+fn done<T, E: Into<Fail>>(result: Result<T, E>) -> Outcome {
+    result.map(|_| Answer::Done).map_err(failed)
 }
 
 impl Library {
@@ -56,7 +56,8 @@ impl Library {
                 }
                 let inside =
                     bivouac_client::strip_mount(self.client.mount(), path.as_bytes()).unwrap_or_default();
-                let found = self.client.stat(Ino::ROOT, if inside.is_empty() { b"." } else { inside }, true);
+                let found =
+                    self.client.stat((Ino::ROOT, if inside.is_empty() { b"." } else { inside }, true));
                 found.map(|attr| self.here = attr.ino).map(|()| Answer::Done).map_err(failed)
             }
             Order::Make(_) | Order::Remove(_) | Order::Split(_) | Order::Clear(_) | Order::Identify => {
@@ -151,7 +152,7 @@ impl Library {
                 match target {
                     Target::Slot(slot) => done(self.handle(*slot)?.truncate(size)),
                     Target::Path(path) | Target::Link(path) => {
-                        done(client.truncate(here, path.as_bytes(), size))
+                        done(client.truncate((here, path.as_bytes(), true), size))
                     }
                 }
             }
@@ -164,8 +165,8 @@ impl Library {
             }
             Call::Stat { target } => {
                 let attr = match target {
-                    Target::Path(path) => client.stat(here, path.as_bytes(), true).map_err(failed)?,
-                    Target::Link(path) => client.stat(here, path.as_bytes(), false).map_err(failed)?,
+                    Target::Path(path) => client.stat((here, path.as_bytes(), true)).map_err(failed)?,
+                    Target::Link(path) => client.stat((here, path.as_bytes(), false)).map_err(failed)?,
                     Target::Slot(slot) => self.handle(*slot)?.attr().map_err(failed)?,
                 };
                 Ok(Answer::Seen(seen(&attr)))
@@ -191,14 +192,12 @@ impl Library {
                 done(client.rename(here, from.as_bytes(), here, to.as_bytes(), *flags))
             }
             Call::Link { from, to, follow } => {
-                done(client.link(here, from.as_bytes(), here, to.as_bytes(), *follow))
+                done(client.link((here, from.as_bytes(), *follow), here, to.as_bytes()))
             }
-            Call::LinkSlot { slot, to, .. } => {
-                done(client.link_open(self.handle(*slot)?, here, to.as_bytes()))
-            }
+            Call::LinkSlot { slot, to, .. } => done(self.handle(*slot)?.link(here, to.as_bytes())),
             Call::Symlink { target, path } => done(client.symlink(target.as_bytes(), here, path.as_bytes())),
             Call::Readlink { path } => {
-                client.readlink(here, path.as_bytes()).map(Answer::Bytes).map_err(failed)
+                client.readlink((here, path.as_bytes(), false)).map(Answer::Bytes).map_err(failed)
             }
             Call::Unlink { path } => done(client.unlink(here, path.as_bytes())),
             Call::Mkdir { path, mode } => done(client.mkdir(here, path.as_bytes(), *mode)),
@@ -223,10 +222,10 @@ impl Library {
                 match target {
                     Target::Slot(slot) => done(self.handle(*slot)?.set_xattr(name, value, *flags)),
                     Target::Path(path) => {
-                        done(client.set_xattr(here, path.as_bytes(), true, name, value, *flags))
+                        done(client.set_xattr((here, path.as_bytes(), true), name, value, *flags))
                     }
                     Target::Link(path) => {
-                        done(client.set_xattr(here, path.as_bytes(), false, name, value, *flags))
+                        done(client.set_xattr((here, path.as_bytes(), false), name, value, *flags))
                     }
                 }
             }
@@ -235,10 +234,10 @@ impl Library {
                 let value = match target {
                     Target::Slot(slot) => self.handle(*slot)?.get_xattr(name).map_err(failed)?,
                     Target::Path(path) => {
-                        client.get_xattr(here, path.as_bytes(), true, name).map_err(failed)?
+                        client.get_xattr((here, path.as_bytes(), true), name).map_err(failed)?
                     }
                     Target::Link(path) => {
-                        client.get_xattr(here, path.as_bytes(), false, name).map_err(failed)?
+                        client.get_xattr((here, path.as_bytes(), false), name).map_err(failed)?
                     }
                 };
                 Ok(Answer::Bytes(value))
@@ -246,8 +245,10 @@ impl Library {
             Call::ListXattr { target } => {
                 let names = match target {
                     Target::Slot(slot) => self.handle(*slot)?.list_xattr().map_err(failed)?,
-                    Target::Path(path) => client.list_xattr(here, path.as_bytes(), true).map_err(failed)?,
-                    Target::Link(path) => client.list_xattr(here, path.as_bytes(), false).map_err(failed)?,
+                    Target::Path(path) => client.list_xattr((here, path.as_bytes(), true)).map_err(failed)?,
+                    Target::Link(path) => {
+                        client.list_xattr((here, path.as_bytes(), false)).map_err(failed)?
+                    }
                 };
                 Ok(Answer::Names(attribute_names(&names)))
             }
@@ -255,8 +256,8 @@ impl Library {
                 let name = name.as_bytes();
                 match target {
                     Target::Slot(slot) => done(self.handle(*slot)?.remove_xattr(name)),
-                    Target::Path(path) => done(client.remove_xattr(here, path.as_bytes(), true, name)),
-                    Target::Link(path) => done(client.remove_xattr(here, path.as_bytes(), false, name)),
+                    Target::Path(path) => done(client.remove_xattr((here, path.as_bytes(), true), name)),
+                    Target::Link(path) => done(client.remove_xattr((here, path.as_bytes(), false), name)),
                 }
             }
             Call::Lock { slot, domain, hold, start, len, .. } => {
@@ -300,8 +301,10 @@ impl Library {
     fn set(&self, target: &Target, set: SetAttr, always_follow: bool) -> Outcome {
         match target {
             Target::Slot(slot) => done(self.handle(*slot)?.set_attr(set)),
-            Target::Path(path) => done(self.client.set_attr(self.here, path.as_bytes(), true, set)),
-            Target::Link(path) => done(self.client.set_attr(self.here, path.as_bytes(), always_follow, set)),
+            Target::Path(path) => done(self.client.set_attr((self.here, path.as_bytes(), true), set)),
+            Target::Link(path) => {
+                done(self.client.set_attr((self.here, path.as_bytes(), always_follow), set))
+            }
         }
     }
 }

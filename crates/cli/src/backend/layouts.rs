@@ -9,7 +9,7 @@ use crate::copy::client;
 use crate::error::Error;
 use crate::exec::attachable;
 use crate::home::Home;
-use bivouac_client::{Client, Fail};
+use bivouac_client::{Changed, Client, Fail};
 use bivouac_layout::{FileLayout, First, Ino, Template};
 use bivouac_proto::Errno;
 use bivouac_proto::attr::FileKind;
@@ -104,7 +104,7 @@ fn own_layouts(client: &Client) -> Result<Vec<Own>, Error> {
     let (mut found, mut left) = (Vec::new(), VecDeque::from([(Ino::ROOT, Vec::new())]));
     while let Some((dir, path)) = left.pop_front() {
         let name = if path.is_empty() { &b"."[..] } else { &path };
-        let template: Template = match client.get_xattr(Ino::ROOT, name, false, LAYOUT) {
+        let template: Template = match client.get_xattr((Ino::ROOT, name, false), LAYOUT) {
             Ok(text) => String::from_utf8_lossy(&text).parse().unwrap_or_default(),
             Err(Fail::Errno(Errno::NODATA)) => Template::default(),
             Err(fail) => return Err(on_path(name, &fail)),
@@ -160,9 +160,9 @@ fn own_layout(layout: &FileLayout, directory: &Template, defaults: &Template) ->
 
 /// Makes a file with a layout, and the directories above it.
 fn make(client: &Client, (path, text): &Own) -> Result<(), Fail> {
-    let exists = |made: Result<(), Fail>| match made {
+    let exists = |made: Result<Changed, Fail>| match made {
         Err(Fail::Errno(Errno::EXIST)) => Ok(()),
-        made => made,
+        made => made.map(drop),
     };
     for (end, _) in path.iter().enumerate().filter(|(_, byte)| **byte == b'/') {
         exists(client.mkdir(Ino::ROOT, &path[..end], 0o700))?;
@@ -170,9 +170,9 @@ fn make(client: &Client, (path, text): &Own) -> Result<(), Fail> {
     let is_new = match client.mknod(Ino::ROOT, path, 0o100_600) {
         // A command that was killed has made it, and perhaps filled it.
         Err(Fail::Errno(Errno::EXIST)) => false,
-        made => made.map(|()| true)?,
+        made => made.map(|_| true)?,
     };
-    match client.set_xattr(Ino::ROOT, path, false, LAYOUT, text.as_bytes(), 0) {
+    match client.set_xattr((Ino::ROOT, path, false), LAYOUT, text.as_bytes(), 0) {
         Err(_) if !is_new => Ok(()),
         set => set,
     }

@@ -1,9 +1,8 @@
 //! Attributes of an open file, its length and its space, and putting it on stable storage.
 
-use super::Data;
-use super::SET_ID;
 use super::blocks::Blocks;
 use super::writing::{Writing, wrote};
+use super::{Data, SET_ID};
 use crate::host;
 use crate::namespace::removed;
 use crate::requests::{DataJob, data_done, data_job, piece_job};
@@ -43,7 +42,7 @@ impl Data<'_> {
         if let Some(mode) = set.mode {
             self.file.privileged.store(mode & SET_ID != 0, Ordering::Relaxed);
         }
-        self.namespace().set_attr_of(self.file.ino, set)
+        self.namespace().set_attr_of(self.file.ino, set).map(drop)
     }
 
     /// Sets the size (`ftruncate`).

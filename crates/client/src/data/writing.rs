@@ -169,7 +169,7 @@ impl Data<'_> {
     pub(super) fn take_privileges(self) -> Result<(), Errno> {
         if self.file.privileged.load(Ordering::Relaxed) && self.session().credentials().uid != 0 {
             match self.namespace().set_attr_of(self.file.ino, CHOWN_AS_IT_IS) {
-                Ok(()) | Err(Errno::PERM) => self.file.privileged.store(false, Ordering::Relaxed),
+                Ok(_) | Err(Errno::PERM) => self.file.privileged.store(false, Ordering::Relaxed),
                 Err(errno) => return Err(errno),
             }
         }

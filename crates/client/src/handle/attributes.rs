@@ -1,6 +1,9 @@
 //! Attributes of an open file, its size and its space, and putting it on stable storage.
 
 use super::Handle;
+use crate::error::Fail;
+use crate::namespace::Changed;
+use bivouac_layout::Ino;
 use bivouac_proto::Errno;
 use bivouac_proto::attr::{Attr, FILE_MAX};
 use bivouac_proto::data::Fallocate;
@@ -81,5 +84,10 @@ impl Handle {
     pub fn sync(&self) -> Result<(), Errno> {
         self.data().usable()?;
         self.data().sync()
+    }
+
+    /// Gives the file a name. ENOENT if only descriptors opened with O_PATH are left of it.
+    pub fn link(&self, to: Ino, to_path: &[u8]) -> Result<Changed, Fail> {
+        self.client.namespace().link_open(self.ino(), self.is_directory(), to, to_path)
     }
 }

@@ -47,7 +47,7 @@ impl Handle {
         };
         path.push(b'/');
         path.extend_from_slice(&name);
-        match client.namespace().stat(Ino(dir), &name, false) {
+        match client.stat((Ino(dir), &name, false)) {
             Ok(attr) if attr.ino == self.ino() => return Ok(Some((path, true))),
             Ok(_) | Err(Fail::Errno(Errno::NOENT)) => {}
             Err(fail) => return Err(fail.errno()),

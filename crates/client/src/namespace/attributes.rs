@@ -1,14 +1,19 @@
-//! Attributes of what paths name.
+//! Attributes of inodes, named by their numbers or by paths.
 
 use super::Namespace;
 use super::again::{Failing, MAX_GONE};
+use super::target::{Changed, Target};
 use super::walk::{Last, Walk};
 use crate::error::Fail;
 use crate::host;
+use crate::requests::To;
 use bivouac_layout::Ino;
-use bivouac_proto::Errno;
+use bivouac_node::SlotId;
 use bivouac_proto::attr::{Attr, FILE_MAX, FileKind};
 use bivouac_proto::meta::{MetaReply, MetaRequest, SetAttr};
+use bivouac_proto::status::Failure;
+use bivouac_proto::{Errno, OpenId};
+use std::sync::atomic::Ordering;
 
 /// Whether a path has no names, so that it leads to where it starts.
 pub(crate) fn names_itself(path: &[u8]) -> bool {
@@ -42,20 +47,19 @@ pub(crate) fn removed(dir: Ino) -> Box<Attr> {
 }
 
 impl Namespace {
-    /// The attributes of what a path names; size and times are exact.
-    pub(crate) fn stat(&self, start: Ino, path: &[u8], follow: bool) -> Result<Attr, Fail> {
-        self.on_found(start, path, follow, |attr| Ok(self.exact(attr)?))
+    /// The attributes; size and times are exact.
+    pub(crate) fn stat(&self, target: Target<'_>) -> Result<Attr, Fail> {
+        self.on_found(target, |attr| Ok(self.exact(attr)?))
     }
 
-    /// Does something with the inode that a path names. If that inode is gone by then, because its name was
-    /// replaced or removed, uses the inode that the path names now.
+    /// Does something with an inode whose attributes are known for it. If the inode that a path named is gone by then, because
+    /// its name was replaced or removed, uses the inode that the path names now.
     pub(super) fn on_found<T>(
         &self,
-        start: Ino,
-        path: &[u8],
-        follow: bool,
+        target: Target<'_>,
         operation: impl Fn(Attr) -> Result<T, Fail>,
     ) -> Result<T, Fail> {
+        let Target::Path { start, path, follow } = target else { return operation(*self.found(target)?) };
         let mut gone = 0;
         loop {
             let attr = self.find(start, path, follow)?;
@@ -70,10 +74,21 @@ impl Namespace {
         }
     }
 
-    /// Whether this process may access what a path names; `mask` as for `access(2)` (4 read, 2 write, 1
-    /// execute).
-    pub(crate) fn access(&self, start: Ino, path: &[u8], mask: u32, follow: bool) -> Result<(), Fail> {
-        let attr = self.find(start, path, follow)?;
+    /// The same for what needs no attributes: an inode that is named by its number is not asked for them.
+    pub(super) fn on_inode<T>(
+        &self,
+        target: Target<'_>,
+        operation: impl Fn(Ino) -> Result<T, Errno>,
+    ) -> Result<T, Fail> {
+        match target {
+            Target::Inode(ino) => Ok(operation(ino)?),
+            Target::Path { .. } => self.on_found(target, |attr| Ok(operation(attr.ino)?)),
+        }
+    }
+
+    /// Whether this process may access it; `mask` as for `access(2)` (4 read, 2 write, 1 execute).
+    pub(crate) fn access(&self, target: Target<'_>, mask: u32) -> Result<(), Fail> {
+        let attr = self.found(target)?;
         let directory = attr.kind == FileKind::Directory;
         if mask & !7 != 0 {
             return Err(Errno::INVAL.into());
@@ -82,6 +97,14 @@ impl Namespace {
             return Err(Errno::ACCESS.into());
         }
         Ok(())
+    }
+
+    /// The inode, as its server has it.
+    pub(crate) fn found(&self, target: Target<'_>) -> Result<Box<Attr>, Fail> {
+        match target {
+            Target::Inode(ino) => Ok(self.attr_of(ino)?),
+            Target::Path { start, path, follow } => self.find(start, path, follow),
+        }
     }
 
     /// The inode that a path names, as its server has it.
@@ -115,17 +138,29 @@ impl Namespace {
     }
 
     /// Sets attributes.
-    pub(crate) fn set_attr(&self, start: Ino, path: &[u8], follow: bool, set: SetAttr) -> Result<(), Fail> {
-        self.on_found(start, path, follow, |attr| Ok(self.set_attr_of(attr.ino, set)?))
+    pub(crate) fn set_attr(&self, target: Target<'_>, set: SetAttr) -> Result<Changed, Fail> {
+        self.on_inode(target, |ino| self.set_attr_of(ino, set))
     }
 
-    pub(crate) fn set_attr_of(&self, ino: Ino, set: SetAttr) -> Result<(), Errno> {
-        self.requests().meta_on(ino, &MetaRequest::SetAttr { ino, set }).map(|_| ())
+    pub(crate) fn set_attr_of(&self, ino: Ino, set: SetAttr) -> Result<Changed, Errno> {
+        let request = MetaRequest::SetAttr { ino, set };
+        match self.requests().meta_changing(To::inode(ino), &request, &[], &mut []) {
+            Ok((reply, _, change)) => {
+                let attr = if let MetaReply::Attr(attr) = reply { Some(attr) } else { None };
+                Ok(Changed { ino, attr, writer: change.writer })
+            }
+            Err(Failure::Errno(errno)) => Err(errno),
+            Err(Failure::Refused(_)) => Err(Errno::STALE),
+        }
     }
 
-    /// Sets the size of a file.
-    pub(crate) fn truncate(&self, start: Ino, path: &[u8], size: u64) -> Result<(), Fail> {
-        self.on_found(start, path, true, |attr| {
+    /// Sets the size of a file. By a path, as `truncate(2)` does.
+    pub(crate) fn truncate(&self, target: Target<'_>, size: u64) -> Result<Changed, Fail> {
+        let changed = |attr: Box<Attr>| Changed { ino: attr.ino, attr: Some(attr), writer: None };
+        if let Target::Inode(ino) = target {
+            return Ok(changed(self.truncate_of(ino, size)?));
+        }
+        self.on_found(target, |attr| {
             match attr.kind {
                 FileKind::File => {}
                 FileKind::Directory => return Err(Errno::ISDIR.into()),
@@ -134,8 +169,7 @@ impl Namespace {
             if !self.session().allowed(attr.mode, attr.uid, attr.gid, 2, false) {
                 return Err(Errno::ACCESS.into());
             }
-            self.truncate_of(attr.ino, size)?;
-            Ok(())
+            Ok(changed(self.truncate_of(attr.ino, size)?))
         })
     }
 
@@ -154,8 +188,36 @@ impl Namespace {
         }
     }
 
-    /// The target of a symbolic link.
-    pub(crate) fn readlink(&self, start: Ino, path: &[u8]) -> Result<Vec<u8>, Fail> {
+    /// The attributes of what was made or changed. Exact, but for the time and the storage of what an open
+    /// description has written: for who asks again before he shows these.
+    pub(crate) fn attr_after(&self, changed: Changed) -> Result<Attr, Errno> {
+        let Changed { ino, attr, writer } = changed;
+        let Some(mut attr) = attr else { return self.exact(*self.attr_of(ino)?) };
+        match writer.and_then(|writer| self.written_to(writer, attr.size_version)) {
+            Some(end) => attr.size = attr.size.max(end),
+            None => return self.exact(*attr),
+        }
+        Ok(*attr)
+    }
+
+    /// How far a description of this node has written, if its slot tells all.
+    fn written_to(&self, open: OpenId, size_version: u32) -> Option<u64> {
+        if open.agent != self.session().agent_number() {
+            return None;
+        }
+        let id = SlotId { index: open.slot, incarnation: open.incarnation };
+        let slot = self.session().table().slot(id)?;
+        let knows = slot.writing.load(Ordering::Acquire) == 0
+            && slot.size_version.load(Ordering::Relaxed) == size_version;
+        knows.then(|| slot.end.load(Ordering::Acquire))
+    }
+
+    /// The target of a symbolic link. One at the end of a path is read, and never followed.
+    pub(crate) fn readlink(&self, target: Target<'_>) -> Result<Vec<u8>, Fail> {
+        let (start, path) = match target {
+            Target::Inode(ino) => return Ok(self.link_target(ino)?),
+            Target::Path { start, path, .. } => (start, path),
+        };
         self.at_last(start, path, |walk, last| {
             let place = match last {
                 Last::Name(place) if !place.slash => place,
@@ -169,5 +231,10 @@ impl Namespace {
                 _ => Err(Errno::INVAL.into()),
             }
         })
+    }
+
+    /// Puts what its metadata server has of an inode on stable storage.
+    pub(crate) fn sync(&self, target: Target<'_>) -> Result<(), Fail> {
+        self.on_inode(target, |ino| self.requests().meta_on(ino, &MetaRequest::Sync { ino }).map(drop))
     }
 }

@@ -2,6 +2,7 @@
 
 use super::Namespace;
 use super::again::Failing;
+use super::target::Target;
 use super::walk::Last;
 use crate::error::Fail;
 use bivouac_layout::Ino;
@@ -11,10 +12,9 @@ use bivouac_proto::lazy::{LazyFile, Unfetchable};
 use bivouac_proto::meta::{MetaReply, MetaRequest};
 
 impl Namespace {
-    /// Has the contents of what a path names fetched, if it is a lazy file; whether it was one. Symbolic links are not
-    /// followed.
-    pub(crate) fn fetch_path(&self, start: Ino, path: &[u8]) -> Result<bool, Unfetchable> {
-        let attr = self.find(start, path, false).map_err(|fail| fail.errno())?;
+    /// Has the contents of a lazy file fetched; whether it was one.
+    pub(crate) fn fetch(&self, target: Target<'_>) -> Result<bool, Unfetchable> {
+        let attr = self.found(target).map_err(Fail::errno)?;
         if attr.store != Store::Lazy {
             return Ok(false);
         }

@@ -26,7 +26,7 @@ const FEW: u32 = 64;
 impl Namespace {
     /// Entries of a directory by its number, with cookies greater than `after`, in their order: neither `.` nor `..`.
     /// `begins`: they are its first, and the directory above is this one.
-    pub(crate) fn list_number(
+    pub(crate) fn list(
         &self,
         dir: Ino,
         begins: Option<Ino>,

@@ -1,8 +1,7 @@
 //! What a name in a directory leads to, and what the inode's server has of it.
 
 use super::Namespace;
-use super::again::Failing;
-use super::again::MAX_GONE;
+use super::again::{Failing, MAX_GONE};
 use super::walk::Place;
 use crate::memory::Reached;
 use crate::requests::To;

@@ -2,23 +2,24 @@
 
 use super::Namespace;
 use super::again::Failing;
+use super::target::{Changed, Target};
 use super::walk::Last;
 use crate::error::Fail;
 use bivouac_layout::Ino;
 use bivouac_proto::Errno;
 use bivouac_proto::attr::{FileKind, PATH_MAX};
-use bivouac_proto::meta::{At, MetaRequest};
+use bivouac_proto::meta::{At, MetaReply, MetaRequest};
 
 /// What gets the new name.
 #[derive(Clone, Copy)]
-pub(crate) enum New<'a> {
+enum New<'a> {
     Directory { mode: u16 },
     Node { kind: FileKind, mode: u16, target: &'a [u8] },
     Link { ino: Ino },
 }
 
 impl<'a> New<'a> {
-    pub(crate) fn request<'r>(self, at: At<'r>) -> MetaRequest<'r>
+    fn request<'r>(self, at: At<'r>) -> MetaRequest<'r>
     where
         'a: 'r,
     {
@@ -32,12 +33,12 @@ impl<'a> New<'a> {
 
 impl Namespace {
     /// Makes a directory; `mode` with the umask applied.
-    pub(crate) fn mkdir(&self, start: Ino, path: &[u8], mode: u32) -> Result<(), Fail> {
+    pub(crate) fn mkdir(&self, start: Ino, path: &[u8], mode: u32) -> Result<Changed, Fail> {
         self.make(start, path, New::Directory { mode: (mode & 0o7777) as u16 })
     }
 
     /// Makes a file, named pipe or socket; `mode` has its type bits, with the umask applied.
-    pub(crate) fn mknod(&self, start: Ino, path: &[u8], mode: u32) -> Result<(), Fail> {
+    pub(crate) fn mknod(&self, start: Ino, path: &[u8], mode: u32) -> Result<Changed, Fail> {
         let kind = match mode & 0o170_000 {
             0 | 0o100_000 => FileKind::File,
             0o010_000 => FileKind::Fifo,
@@ -48,8 +49,25 @@ impl Namespace {
         self.make(start, path, New::Node { kind, mode: (mode & 0o7777) as u16, target: b"" })
     }
 
+    /// Makes a character device, or a block device; `mode` has its type bits, with the umask applied.
+    pub(crate) fn make_device(
+        &self,
+        start: Ino,
+        path: &[u8],
+        mode: u32,
+        number: u32,
+    ) -> Result<Changed, Fail> {
+        let kind = match mode & 0o170_000 {
+            0o020_000 => FileKind::CharDevice,
+            0o060_000 => FileKind::BlockDevice,
+            _ => return Err(Errno::INVAL.into()),
+        };
+        let target = &number.to_le_bytes();
+        self.make(start, path, New::Node { kind, mode: (mode & 0o7777) as u16, target })
+    }
+
     /// Makes a symbolic link.
-    pub(crate) fn symlink(&self, target: &[u8], start: Ino, path: &[u8]) -> Result<(), Fail> {
+    pub(crate) fn symlink(&self, target: &[u8], start: Ino, path: &[u8]) -> Result<Changed, Fail> {
         match target.len() {
             0 => return Err(Errno::NOENT.into()),
             1..=PATH_MAX => {}
@@ -58,7 +76,7 @@ impl Namespace {
         self.make(start, path, New::Node { kind: FileKind::Symlink, mode: 0o777, target })
     }
 
-    fn make(&self, start: Ino, path: &[u8], new: New<'_>) -> Result<(), Fail> {
+    fn make(&self, start: Ino, path: &[u8], new: New<'_>) -> Result<Changed, Fail> {
         self.at_last(start, path, |_, last| match last {
             Last::Directory(_) => Err(Errno::EXIST.into()),
             Last::Name(place) => {
@@ -73,40 +91,44 @@ impl Namespace {
                         Err(failing) => failing,
                     });
                 }
-                self.entry(&place, &mut [], |at| new.request(at)).map(|_| ())
+                match self.entry(&place, &mut [], |at| new.request(at))?.0 {
+                    MetaReply::Entry { attr, .. } => {
+                        Ok(Changed { ino: attr.ino, attr: Some(attr), writer: None })
+                    }
+                    MetaReply::Elsewhere { ino, .. } => Ok(Changed { ino, attr: None, writer: None }),
+                    _ => Err(Errno::PROTO.into()),
+                }
             }
         })
     }
 
-    /// Makes another name for a file.
-    pub(crate) fn link(
-        &self,
-        start: Ino,
-        path: &[u8],
-        to: Ino,
-        to_path: &[u8],
-        follow: bool,
-    ) -> Result<(), Fail> {
-        let attr = self.find(start, path, follow)?;
-        if attr.kind == FileKind::Directory {
-            return Err(self.refused_link(to, to_path));
-        }
-        self.make(to, to_path, New::Link { ino: attr.ino })
+    /// Makes another name for a file. Who names that by its number says that it is no directory.
+    pub(crate) fn link(&self, target: Target<'_>, to: Ino, to_path: &[u8]) -> Result<Changed, Fail> {
+        let ino = match target {
+            Target::Inode(ino) => ino,
+            Target::Path { start, path, follow } => {
+                let attr = self.find(start, path, follow)?;
+                if attr.kind == FileKind::Directory {
+                    return Err(self.refused_link(to, to_path));
+                }
+                attr.ino
+            }
+        };
+        self.make(to, to_path, New::Link { ino })
     }
 
-    /// Gives an open file a name. ENOENT if only descriptors opened with O_PATH are left of it.
+    /// Gives an open file a name.
     pub(crate) fn link_open(
         &self,
         ino: Ino,
         is_directory: bool,
         to: Ino,
         to_path: &[u8],
-    ) -> Result<(), Fail> {
+    ) -> Result<Changed, Fail> {
         let directory = is_directory || self.attr_of(ino).is_ok_and(|attr| attr.kind == FileKind::Directory);
-        if directory {
-            Err(self.refused_link(to, to_path))
-        } else {
-            self.make(to, to_path, New::Link { ino })
+        match directory {
+            true => Err(self.refused_link(to, to_path)),
+            false => self.link(Target::Inode(ino), to, to_path),
         }
     }
 

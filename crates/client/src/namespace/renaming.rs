@@ -11,9 +11,8 @@ use bivouac_proto::meta::{At, MetaRequest, RenameMode};
 use bivouac_proto::status::Failure;
 use bivouac_proto::{Errno, Refusal};
 
-/// Flags of `renameat2` and `setxattr` (Linux).
+/// Flags of `renameat2` (Linux).
 const RENAME_NOREPLACE: u32 = 1;
-
 const RENAME_EXCHANGE: u32 = 2;
 
 impl Namespace {

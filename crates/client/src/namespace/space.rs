@@ -1,6 +1,8 @@
 //! How full the file system is.
 
 use super::Namespace;
+use super::target::Target;
+use crate::error::Fail;
 use bivouac_layout::{Ino, Map, ServerState};
 use bivouac_proto::Errno;
 use bivouac_proto::data::{DataReply, DataRequest};
@@ -28,10 +30,14 @@ impl StatFs {
 
 impl Namespace {
     /// How full the file system is that an inode lies on: the backend's, for what is forwarded.
-    pub(crate) fn statfs_of(&self, ino: Ino) -> Result<StatFs, Errno> {
-        if !ino.is_forwarded() {
-            return self.statfs();
-        }
+    pub(crate) fn statfs(&self, target: Target<'_>) -> Result<StatFs, Fail> {
+        self.on_inode(target, |ino| match ino.is_forwarded() {
+            true => self.space_of_backend(ino),
+            false => self.space_of_servers(),
+        })
+    }
+
+    fn space_of_backend(&self, ino: Ino) -> Result<StatFs, Errno> {
         match self.requests().space_of(ino)? {
             DataReply::Space { total, available, inodes, .. } => {
                 Ok(StatFs { total, available, block_size: 4096, inodes })
@@ -41,11 +47,11 @@ impl Namespace {
     }
 
     /// How full the storage of the servers that are up is, in bytes of files with the deployment's number of copies.
-    pub(crate) fn statfs(&self) -> Result<StatFs, Errno> {
-        self.requests().by_newest_map(|map| self.statfs_by(map))
+    fn space_of_servers(&self) -> Result<StatFs, Errno> {
+        self.requests().by_newest_map(|map| self.space_by(map))
     }
 
-    fn statfs_by(&self, map: &Map) -> Result<StatFs, Errno> {
+    fn space_by(&self, map: &Map) -> Result<StatFs, Errno> {
         let mut sum = StatFs { total: 0, available: 0, block_size: map.block_size, inodes: 0 };
         let mut counted = Vec::new();
         for server in map.servers.iter().filter(|s| s.state == ServerState::Up) {

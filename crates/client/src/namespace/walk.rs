@@ -9,8 +9,7 @@
 //! (`requests::known`).
 
 use super::Namespace;
-use super::again::unknown_if_stale;
-use super::again::{Again, Failing};
+use super::again::{Again, Failing, unknown_if_stale};
 use crate::error::Fail;
 use crate::memory::Reached;
 use crate::memory::paths::Known;

@@ -1,6 +1,7 @@
 //! Extended attributes.
 
 use super::Namespace;
+use super::target::Target;
 use crate::error::Fail;
 use bivouac_layout::Ino;
 use bivouac_proto::Errno;
@@ -11,20 +12,20 @@ use std::io::{IoSlice, IoSliceMut};
 /// Longest extended attribute value, bytes.
 const XATTR_MAX: usize = 64 << 10;
 
+/// Flags of `setxattr` (Linux).
 const XATTR_CREATE: i32 = 1;
-
 const XATTR_REPLACE: i32 = 2;
 
 impl Namespace {
     /// An extended attribute's value.
-    pub(crate) fn get_xattr(
-        &self,
-        start: Ino,
-        path: &[u8],
-        follow: bool,
-        name: &[u8],
-    ) -> Result<Vec<u8>, Fail> {
-        self.on_found(start, path, follow, |attr| {
+    pub(crate) fn get_xattr(&self, target: Target<'_>, name: &[u8]) -> Result<Vec<u8>, Fail> {
+        if let Target::Inode(ino) = target {
+            if let Some((attr, _)) = self.requests().known_record(ino) {
+                none_of(&attr, name)?;
+            }
+            return Ok(self.get_xattr_of(ino, name)?);
+        }
+        self.on_found(target, |attr| {
             none_of(&attr, name)?;
             Ok(self.get_xattr_of(attr.ino, name)?)
         })
@@ -35,10 +36,14 @@ impl Namespace {
     }
 
     /// The names of all extended attributes, each ended by NUL.
-    pub(crate) fn list_xattr(&self, start: Ino, path: &[u8], follow: bool) -> Result<Vec<u8>, Fail> {
-        self.on_found(start, path, follow, |attr| {
-            Ok(if attr.xattrs { self.list_xattr_of(attr.ino)? } else { Vec::new() })
-        })
+    pub(crate) fn list_xattr(&self, target: Target<'_>) -> Result<Vec<u8>, Fail> {
+        if let Target::Inode(ino) = target {
+            return match self.requests().known_record(ino) {
+                Some((attr, _)) if !attr.xattrs => Ok(Vec::new()),
+                _ => Ok(self.list_xattr_of(ino)?),
+            };
+        }
+        self.on_found(target, |attr| Ok(if attr.xattrs { self.list_xattr_of(attr.ino)? } else { Vec::new() }))
     }
 
     pub(crate) fn list_xattr_of(&self, ino: Ino) -> Result<Vec<u8>, Errno> {
@@ -55,14 +60,12 @@ impl Namespace {
     /// Sets an extended attribute; `flags` as for `setxattr(2)`.
     pub(crate) fn set_xattr(
         &self,
-        start: Ino,
-        path: &[u8],
-        follow: bool,
+        target: Target<'_>,
         name: &[u8],
         value: &[u8],
         flags: i32,
     ) -> Result<(), Fail> {
-        self.on_found(start, path, follow, |attr| Ok(self.set_xattr_of(attr.ino, name, value, flags)?))
+        self.on_inode(target, |ino| self.set_xattr_of(ino, name, value, flags))
     }
 
     pub(crate) fn set_xattr_of(&self, ino: Ino, name: &[u8], value: &[u8], flags: i32) -> Result<(), Errno> {
@@ -80,14 +83,8 @@ impl Namespace {
     }
 
     /// Removes an extended attribute.
-    pub(crate) fn remove_xattr(
-        &self,
-        start: Ino,
-        path: &[u8],
-        follow: bool,
-        name: &[u8],
-    ) -> Result<(), Fail> {
-        self.on_found(start, path, follow, |attr| Ok(self.remove_xattr_of(attr.ino, name)?))
+    pub(crate) fn remove_xattr(&self, target: Target<'_>, name: &[u8]) -> Result<(), Fail> {
+        self.on_inode(target, |ino| self.remove_xattr_of(ino, name))
     }
 
     pub(crate) fn remove_xattr_of(&self, ino: Ino, name: &[u8]) -> Result<(), Errno> {
@@ -97,7 +94,7 @@ impl Namespace {
 
 /// The answer, without asking the server, about an extended attribute of an inode that has none. (Not for
 /// names that stand for what the file system knows of the file, nor for names that are not valid.)
-pub(crate) fn none_of(attr: &Attr, name: &[u8]) -> Result<(), Errno> {
+fn none_of(attr: &Attr, name: &[u8]) -> Result<(), Errno> {
     const ASKED: &[u8] = b"user.bivouac.";
     if attr.xattrs || name.len() > NAME_MAX || name.starts_with(ASKED) {
         return Ok(());

@@ -10,8 +10,7 @@ use bivouac_proto::data::{DataReply, DataRequest};
 use bivouac_proto::node::NodeRequest;
 use bivouac_proto::status::Failure;
 use bivouac_proto::{Errno, Refusal, Reply, Request};
-use bivouac_transport::engine;
-use bivouac_transport::engine::{Answered, Job};
+use bivouac_transport::engine::{self, Answered, Job};
 use std::io::{IoSlice, IoSliceMut};
 
 /// What a request for blocks ends with whose sender goes by a layout that is outdated. It never leaves the client core: no

@@ -8,8 +8,7 @@
 
 use super::Requests;
 use crate::memory::Reached;
-use crate::memory::facts::Name;
-use crate::memory::facts::Parent;
+use crate::memory::facts::{Name, Parent};
 use bivouac_layout::{Ino, ServerId, ShardId, namespace};
 use bivouac_proto::attr::{Attr, DirEntry, FileKind, Store};
 use bivouac_proto::meta::{Change, MetaReply, MetaRequest};

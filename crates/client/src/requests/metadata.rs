@@ -9,8 +9,7 @@ use bivouac_node::release::begin_opening;
 use bivouac_proto::meta::{Change, MetaReply, MetaRequest};
 use bivouac_proto::status::Failure;
 use bivouac_proto::{Errno, Refusal, Reply, Request};
-use bivouac_transport::engine;
-use bivouac_transport::engine::{Answered, Target, Watch};
+use bivouac_transport::engine::{self, Answered, Target, Watch};
 use std::io::{IoSlice, IoSliceMut};
 
 impl Requests {

@@ -159,7 +159,7 @@ fn attr_at(
     }
     at(dirfd, path, follow, kernel, |client, start, path| {
         check_flags(flags, known)?;
-        Ok(show(&client.stat(start, path, follow)?)?)
+        Ok(show(&client.stat((start, path, follow))?)?)
     })
 }
 
@@ -292,14 +292,14 @@ pub fn faccessat_flags(dirfd: i32, path: &CStr, mode: i32, flags: i32) -> Result
         }
         if let Some(file) = described(dirfd, path, flags, follow)? {
             check_flags(flags, SETTING | libc::AT_EACCESS)?;
-            let access = || state::client()?.access(file.ino(), b"", mode as u32, true);
+            let access = || state::client()?.access((file.ino(), b"", true), mode as u32);
             return state::apart(access).map_err(Fail::errno);
         }
     }
     let path = meant(dirfd, path, flags);
     at(dirfd, path, follow, kernel, |client, start, path| {
         check_flags(flags, SETTING | libc::AT_EACCESS)?;
-        client.access(start, path, mode as u32, follow)
+        client.access((start, path, follow), mode as u32)
     })
 }
 
@@ -336,12 +336,12 @@ fn set_at(
     at(dirfd, path, follow, kernel, |client: &Arc<Client>, start: Ino, path: &[u8]| {
         check_flags(flags, SETTING)?;
         if !follow && set.mode.is_some() {
-            let attr = client.stat(start, path, false)?;
+            let attr = client.stat((start, path, false))?;
             if attr.kind == bivouac_proto::FileKind::Symlink {
                 return Err(Fail::Errno(Errno::OPNOTSUPP));
             }
         }
-        client.set_attr(start, path, follow, set)
+        client.set_attr((start, path, follow), set).map(drop)
     })
 }
 
@@ -457,7 +457,7 @@ pub fn truncate(path: &CStr, size: i64) -> Result<(), Errno> {
         && let Some(file) = described(libc::AT_FDCWD, path, 0, true)?
     {
         let size = super::data::position(size)?;
-        let truncate = || state::client()?.truncate(file.ino(), b"", size);
+        let truncate = || state::client()?.truncate((file.ino(), b"", true), size).map(drop);
         return state::apart(truncate).map_err(Fail::errno);
     }
     at(
@@ -465,13 +465,13 @@ pub fn truncate(path: &CStr, size: i64) -> Result<(), Errno> {
         path,
         true,
         |_, path| sys!(SYS_truncate, path.as_ptr(), size).map(|_| ()),
-        |client, start, path| client.truncate(start, path, super::data::position(size)?),
+        |client, start, path| client.truncate((start, path, true), super::data::position(size)?).map(drop),
     )
 }
 
 /// The figures of the file system that an inode lies on.
 fn figures(ino: Ino) -> Result<libc::statfs, Errno> {
-    let figures = state::client()?.statfs_of(ino)?;
+    let figures = state::client()?.statfs(ino).map_err(Fail::errno)?;
     // SAFETY: plain numbers, for which zero is a value.
     let mut statfs: libc::statfs = unsafe { std::mem::zeroed() };
     let unit = u64::from(figures.block_size.max(1));
@@ -503,7 +503,7 @@ pub fn statfs<T>(
         path,
         true,
         |_, path| kernel(path),
-        |client, start, path| Ok(show(&figures(client.stat(start, path, true)?.ino)?)),
+        |client, start, path| Ok(show(&figures(client.stat((start, path, true))?.ino)?)),
     )
 }
 

@@ -210,11 +210,11 @@ fn enter(dir: Ino) -> Result<(), Errno> {
 
 /// The directory of the mount that a path names, checked to be one that may be entered.
 fn directory(client: &bivouac_client::Client, start: Ino, path: &[u8]) -> Result<Ino, Fail> {
-    let attr = client.stat(start, path, true)?;
+    let attr = client.stat((start, path, true))?;
     if attr.kind != bivouac_proto::FileKind::Directory {
         return Err(Errno::NOTDIR.into());
     }
-    client.access(start, path, libc::X_OK as u32, true)?;
+    client.access((start, path, true), libc::X_OK as u32)?;
     Ok(attr.ino)
 }
 

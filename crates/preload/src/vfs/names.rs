@@ -18,7 +18,7 @@ pub fn mkdirat(dirfd: i32, path: &CStr, mode: u32) -> Result<(), Errno> {
         path,
         false,
         |dirfd, path| sys!(SYS_mkdirat, dirfd, path.as_ptr(), mode).map(|_| ()),
-        |client, start, path| client.mkdir(start, path, state::masked(mode & 0o1777)),
+        |client, start, path| client.mkdir(start, path, state::masked(mode & 0o1777)).map(drop),
     )
 }
 
@@ -30,9 +30,9 @@ pub fn mknodat(dirfd: i32, path: &CStr, mode: u32, device: u64) -> Result<(), Er
         false,
         |dirfd, path| sys!(SYS_mknodat, dirfd, path.as_ptr(), mode, device).map(|_| ()),
         |client, start, path| match mode & libc::S_IFMT {
-            0 => client.mknod(start, path, libc::S_IFREG | state::masked(mode & 0o7777)),
+            0 => client.mknod(start, path, libc::S_IFREG | state::masked(mode & 0o7777)).map(drop),
             kind @ (libc::S_IFREG | libc::S_IFIFO | libc::S_IFSOCK) => {
-                client.mknod(start, path, kind | state::masked(mode & 0o7777))
+                client.mknod(start, path, kind | state::masked(mode & 0o7777)).map(drop)
             }
             libc::S_IFCHR | libc::S_IFBLK => Err(Errno::PERM.into()),
             _ => Err(Errno::INVAL.into()),
@@ -62,7 +62,7 @@ pub fn symlinkat(target: &CStr, dirfd: i32, path: &CStr) -> Result<(), Errno> {
         path,
         false,
         |dirfd, path| sys!(SYS_symlinkat, target.as_ptr(), dirfd, path.as_ptr()).map(|_| ()),
-        |client, start, path| client.symlink(target.to_bytes(), start, path),
+        |client, start, path| client.symlink(target.to_bytes(), start, path).map(drop),
     )
 }
 
@@ -86,8 +86,9 @@ pub fn readlinkat(dirfd: i32, path: &CStr, buffer: &mut [u8]) -> Result<usize, E
         (true, Ok(Place::Descriptor(fd))) => Target::Ours(descriptor_target(fd)?),
         (true, _) if path.is_empty() && fds::is_ours(dirfd) => Target::Ours(own_target(dirfd)?),
         _ => {
-            let inside =
-                |client: &Arc<Client>, start, path: &[u8]| client.readlink(start, path).map(Target::Ours);
+            let inside = |client: &Arc<Client>, start, path: &[u8]| {
+                client.readlink((start, path, false)).map(Target::Ours)
+            };
             at(dirfd, path, false, kernel, inside)?
         }
     };
@@ -134,8 +135,8 @@ fn descriptor_target(fd: i32) -> Result<Vec<u8>, Errno> {
 /// `readlinkat` with an empty path.
 fn own_target(fd: i32) -> Result<Vec<u8>, Errno> {
     let file = fds::get(fd)?.ok_or(Errno::NOENT)?;
-    let target = state::apart(|| state::client()?.link_target(file.ino()));
-    target.map_err(|errno| if errno == Errno::INVAL { Errno::NOENT } else { errno })
+    let target = state::apart(|| state::client()?.readlink(file.ino()));
+    target.map_err(Fail::errno).map_err(|errno| if errno == Errno::INVAL { Errno::NOENT } else { errno })
 }
 
 /// `linkat(2)`.
@@ -146,7 +147,7 @@ pub fn linkat(from_fd: i32, from: &CStr, to_fd: i32, to: &CStr, flags: i32) -> R
     {
         return match settle(to_fd, to)? {
             Settled::Inside(to, to_path) => {
-                state::apart(|| state::client()?.link_open(&file, to, &to_path)).map_err(Fail::errno)
+                state::apart(|| file.link(to, &to_path)).map(drop).map_err(Fail::errno)
             }
             Settled::Kernel(..) => Err(Errno::XDEV),
         };
@@ -157,11 +158,11 @@ pub fn linkat(from_fd: i32, from: &CStr, to_fd: i32, to: &CStr, flags: i32) -> R
     let follow = flags & libc::AT_SYMLINK_FOLLOW != 0;
     two_paths((from_fd, from), (to_fd, to), kernel, |from, to| match (from, to) {
         (Settled::Inside(start, path), Settled::Inside(to, to_path)) => {
-            state::client()?.link(start, &path, to, &to_path, follow)
+            state::client()?.link((start, &path, follow), to, &to_path).map(drop)
         }
         // From one file system to another; but what is not there is not there.
         (Settled::Inside(start, path), _) => {
-            state::client()?.stat(start, &path, false)?;
+            state::client()?.stat((start, &path, false))?;
             Err(Errno::XDEV.into())
         }
         (Settled::Kernel(fd, path), _) => {
@@ -188,7 +189,7 @@ pub fn renameat2(from_fd: i32, from: &CStr, to_fd: i32, to: &CStr, flags: u32) -
             }
             // From one file system to another; but what is not there is not there.
             (Settled::Inside(start, path), _) => {
-                state::client()?.stat(start, &path, false)?;
+                state::client()?.stat((start, &path, false))?;
                 Err(Errno::XDEV.into())
             }
             (Settled::Kernel(fd, path), _) => {

@@ -116,7 +116,9 @@ pub unsafe fn get(target: Target<'_>, name: &CStr, buffer: *mut u8, size: usize)
             target.kernel(calls, path, [name.as_ptr() as usize, buffer as usize, size, 0]).map(Got::Kernel)
         },
         |file| file.get_xattr(check_name(name)?).map(Got::Ours),
-        |client, start, path, follow| client.get_xattr(start, path, follow, check_name(name)?).map(Got::Ours),
+        |client, start, path, follow| {
+            client.get_xattr((start, path, follow), check_name(name)?).map(Got::Ours)
+        },
     )?;
     // SAFETY: promised by the caller.
     unsafe { put(got, buffer, size) }
@@ -131,7 +133,7 @@ pub unsafe fn list(target: Target<'_>, buffer: *mut u8, size: usize) -> Result<u
     let got = target.run(
         |path| target.kernel(calls, path, [buffer as usize, size, 0, 0]).map(Got::Kernel),
         |file| file.list_xattr().map(Got::Ours),
-        |client, start, path, follow| client.list_xattr(start, path, follow).map(Got::Ours),
+        |client, start, path, follow| client.list_xattr((start, path, follow)).map(Got::Ours),
     )?;
     // SAFETY: promised by the caller.
     unsafe { put(got, buffer, size) }
@@ -144,7 +146,9 @@ pub fn set(target: Target<'_>, name: &CStr, value: &[u8], flags: i32) -> Result<
     target.run(
         |path| target.kernel(calls, path, rest).map(|_| ()),
         |file| file.set_xattr(check_name(name)?, value, flags),
-        |client, start, path, follow| client.set_xattr(start, path, follow, check_name(name)?, value, flags),
+        |client, start, path, follow| {
+            client.set_xattr((start, path, follow), check_name(name)?, value, flags)
+        },
     )
 }
 
@@ -154,6 +158,6 @@ pub fn remove(target: Target<'_>, name: &CStr) -> Result<(), Errno> {
     target.run(
         |path| target.kernel(calls, path, [name.as_ptr() as usize, 0, 0, 0]).map(|_| ()),
         |file| file.remove_xattr(check_name(name)?),
-        |client, start, path, follow| client.remove_xattr(start, path, follow, check_name(name)?),
+        |client, start, path, follow| client.remove_xattr((start, path, follow), check_name(name)?),
     )
 }

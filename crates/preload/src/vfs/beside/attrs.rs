@@ -162,7 +162,7 @@ fn ask<T>(
 /// The attributes of what a path names. `None`: the kernel is to be asked.
 pub fn stat(dirfd: i32, path: &CStr, follow: bool) -> Option<Result<Attr, Errno>> {
     ask(dirfd, path, |client, start, rest| {
-        let attr = client.stat(start, rest, follow)?;
+        let attr = client.stat((start, rest, follow))?;
         let mine = (attr.uid, attr.gid) == client.user() && attr.device() == 0;
         Ok(mine.then_some(attr))
     })
@@ -175,7 +175,7 @@ pub fn access(dirfd: i32, path: &CStr, mode: i32, follow: bool) -> Option<Result
         if client.user() != real {
             return Ok(None);
         }
-        client.access(start, rest, mode as u32, follow).map(Some)
+        client.access((start, rest, follow), mode as u32).map(Some)
     })
 }
 
