@@ -81,7 +81,7 @@ impl Client {
             // Where a server has shown nothing, a directory is split meanwhile, or has moved. Who asks for one of the files alone
             // hears of that.
             let Some(first) = self.find_names(start, pieces) else { break };
-            let _ = self.stat(start, pieces[first].path, false);
+            let _ = self.stat((start, pieces[first].path, false));
         }
         // An entry's inode may be at another server, if the entry has moved.
         let known = |(index, piece): (usize, &Piece<'_>)| match piece.state {
