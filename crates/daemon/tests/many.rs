@@ -74,7 +74,7 @@ fn files_of_every_size_and_kind_are_read_as_each_of_them_alone() {
     for (path, size) in paths.iter().zip(sizes) {
         c.write(path, &pattern(size));
     }
-    c.client.truncate(Ino::ROOT, b"d/10000", 150_000).expect("longer, by a hole");
+    c.client.truncate((Ino::ROOT, b"d/10000", true), 150_000).expect("longer, by a hole");
     c.client.symlink(b"65536", Ino::ROOT, b"d/link").expect("made");
     c.client.symlink(b"d", Ino::ROOT, b"way").expect("made");
     let open = c.open("d/written", libc::O_CREAT | libc::O_RDWR).expect("made");
