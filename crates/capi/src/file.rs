@@ -4,8 +4,8 @@ use crate::deployment::{Deployment, Open, owned};
 use crate::error::{Failed, answer, status};
 use crate::stat::{bivouac_stat, shown};
 use crate::text::{bytes, natural, path, put, room};
-use bivouac_client::Handle;
 use bivouac_client::host::OwnFd;
+use bivouac_client::{Handle, Target};
 use bivouac_layout::Ino;
 use bivouac_proto::Errno;
 use libc::{iovec, mode_t, off_t};
@@ -92,23 +92,57 @@ pub unsafe extern "C" fn bivouac_open(
     status(|| {
         // SAFETY: as the caller says.
         let (deployment, path) = unsafe { (owned(deployment)?, path(name)?) };
-        let (handle, held) = deployment.client.open_held(Ino::ROOT, path, flags, mode & 0o7777)?;
-        let forks = deployment.client.forks();
-        let file_of = File { deployment: deployment.clone(), handle, forks, _held: held };
-        let open = Box::into_raw(Box::new(file_of));
         // SAFETY: as the caller says.
-        match unsafe { put(file, open) } {
-            Ok(()) => {
-                deployment.opens.add(forks, Open::File(open));
-                Ok(())
-            }
-            Err(failed) => {
-                // SAFETY: nobody else has it.
-                unsafe { Box::from_raw(open) }.close();
-                Err(failed)
-            }
-        }
+        unsafe { open(&deployment, (Ino::ROOT, path, true).into(), (flags, mode), file) }
     })
+}
+
+/// See `bivouac.h`.
+///
+/// # Safety
+/// `deployment` is NULL or an attached one; `file` is valid for a write.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bivouac_open_inode(
+    deployment: *const Deployment,
+    inode: u64,
+    flags: c_int,
+    file: *mut *mut File,
+) -> c_int {
+    status(|| {
+        // SAFETY: as the caller says.
+        let deployment = unsafe { owned(deployment) }?;
+        if flags & (libc::O_CREAT | libc::O_TMPFILE | libc::O_PATH) != 0 {
+            return Err(Failed::new(Errno::INVAL, "by its number, a file is neither made nor only named"));
+        }
+        // SAFETY: as the caller says.
+        unsafe { open(&deployment, Ino(inode).into(), (flags, 0), file) }
+    })
+}
+
+/// # Safety
+/// `file` is valid for a write.
+unsafe fn open(
+    deployment: &Arc<Deployment>,
+    target: Target<'_>,
+    (flags, mode): (c_int, mode_t),
+    file: *mut *mut File,
+) -> Result<(), Failed> {
+    let (handle, held) = deployment.client.open_held(target, flags, mode & 0o7777)?;
+    let forks = deployment.client.forks();
+    let file_of = File { deployment: deployment.clone(), handle, forks, _held: held };
+    let open = Box::into_raw(Box::new(file_of));
+    // SAFETY: as the caller says.
+    match unsafe { put(file, open) } {
+        Ok(()) => {
+            deployment.opens.add(forks, Open::File(open));
+            Ok(())
+        }
+        Err(failed) => {
+            // SAFETY: nobody else has it.
+            unsafe { Box::from_raw(open) }.close();
+            Err(failed)
+        }
+    }
 }
 
 /// See `bivouac.h`.

@@ -92,15 +92,23 @@ impl Client {
 
     /// Opens for a program that has no descriptor for it, and closes it with [`Client::close_alone`]. What comes with it is
     /// held until then: by it the agent knows that the program is there, also if it does not see its number, and that it has not
-    /// executed another program.
-    pub fn open_held(
+    /// executed another program. By its number, only a file is opened, and nothing is made.
+    pub fn open_held<'p>(
         self: &Arc<Self>,
-        start: Ino,
-        path: &[u8],
+        target: impl Into<Target<'p>>,
         flags: i32,
         mode: u32,
     ) -> Result<(Arc<Handle>, OwnFd), Fail> {
-        let handle = self.open(start, path, flags, mode)?;
+        let handle = match target.into() {
+            Target::Inode(ino) => {
+                let find = |open| Ok((Found::File(self.open_numbered(ino, flags, open)?), None));
+                self.opened(flags, |_| Ok(()), find)?.0
+            }
+            Target::Path { start, path, follow } => {
+                let flags = if follow { flags } else { flags | libc::O_NOFOLLOW };
+                self.open(start, path, flags, mode)?
+            }
+        };
         match self.session().table().placeholder(handle.id(), true) {
             Ok(placeholder) => Ok((handle, OwnFd::new(self.session().host(), placeholder))),
             Err(error) => {

@@ -132,8 +132,9 @@ impl Deployment {
 
     /// Opens; `flags` as for `open(2)`.
     fn open(&self, py: Python<'_>, path: &[u8], flags: i32, mode: u32) -> PyResult<File> {
-        let open =
-            |client: &Arc<Client>, path: &[u8]| client.open_held(Ino::ROOT, path, flags, mode & 0o7777);
+        let open = |client: &Arc<Client>, path: &[u8]| {
+            client.open_held((Ino::ROOT, path, true), flags, mode & 0o7777)
+        };
         Ok(File::new(self.client.clone(), self.with(py, path, open)?))
     }
 
