@@ -218,6 +218,9 @@ final class Native {
     /** For each location an offset, a length and how many hosts; and the hosts of all of them after each other. */
     static native long[] locate(long deployment, String path, long offset, long length, java.util.List<String> hosts) throws Errno;
 
+    /** The user that this process runs as. */
+    static native int user();
+
     /** User and group names for numbers, and numbers for names (-1: there is none). */
     static native String userName(int user);
 
