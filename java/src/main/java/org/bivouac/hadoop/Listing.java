@@ -101,7 +101,7 @@ final class Listing implements RemoteIterator<FileStatus>, Closeable {
             return only;
         }
         int entry = next++;
-        // In one piece: to make a path of two others takes three times as long.
+        // In one piece: a path that is made of two others is taken apart three times.
         Path child = new Path(scheme, authority, prefix + names[entry]);
         int at = entry * Native.ATTRIBUTES;
         if ((attributes[at + Native.MODE] & Native.KIND) == Native.SYMLINK) {
