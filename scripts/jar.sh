@@ -31,6 +31,10 @@ name=hadoop-contract-$$
 trap '"$bivouac" down "$name" > /dev/null' EXIT
 trap 'exit 130' INT TERM
 rm -rf "$into/surefire-reports"
-maven surefire:test "-Dbivouac.deployment=$name" && status=0 || status=$?
+set -- "-Dbivouac.deployment=$name" "-Dbivouac.program=$bivouac" "-Dbivouac.manual=$root/docs/hadoop.md"
+set -- "$@" "-Dbivouac.jar=$(ls "$into"/bivouac-hadoop-*.jar)"
+# What the manual shows of Spark runs where scripts/spark-test.sh has installed it.
+[ ! -x "$target/spark/bin/spark-submit" ] || set -- "$@" "-Dbivouac.spark=$target/spark/bin"
+maven surefire:test "$@" && status=0 || status=$?
 "$root/scripts/surefire-totals.py" "$into/surefire-reports" || status=1
 exit "$status"

@@ -3,7 +3,10 @@ package org.bivouac.hadoop;
 import java.io.EOFException;
 import java.io.IOException;
 import java.nio.ByteBuffer;
+import java.util.Arrays;
+import java.util.HashSet;
 import java.util.List;
+import java.util.Set;
 import java.util.concurrent.CompletableFuture;
 import java.util.function.IntFunction;
 import org.apache.hadoop.fs.ByteBufferPositionedReadable;
@@ -17,7 +20,6 @@ import org.apache.hadoop.fs.FileSystem;
 import org.apache.hadoop.fs.Path;
 import org.apache.hadoop.fs.StreamCapabilities;
 import org.apache.hadoop.fs.statistics.IOStatistics;
-import org.apache.hadoop.fs.statistics.IOStatisticsSource;
 import org.apache.hadoop.fs.statistics.StreamStatisticNames;
 import org.apache.hadoop.fs.statistics.impl.IOStatisticsStore;
 
@@ -26,7 +28,15 @@ import org.apache.hadoop.fs.statistics.impl.IOStatisticsStore;
  * Positioned reads need no lock: any number of threads make them at once.
  */
 final class BivouacInputStream extends FSInputStream
-        implements ByteBufferReadable, ByteBufferPositionedReadable, CanUnbuffer, CanSetReadahead, StreamCapabilities, IOStatisticsSource {
+        implements ByteBufferReadable, ByteBufferPositionedReadable, CanUnbuffer, CanSetReadahead, Capable {
+    private static final Set<String> CAPABILITIES = new HashSet<>(Arrays.asList(
+            StreamCapabilities.READBYTEBUFFER,
+            StreamCapabilities.PREADBYTEBUFFER,
+            StreamCapabilities.UNBUFFER,
+            StreamCapabilities.READAHEAD,
+            StreamCapabilities.VECTOREDIO,
+            StreamCapabilities.IOSTATISTICS));
+
     private final Deployment.Open file;
     private final Path path;
     private final FileSystem.Statistics statistics;
@@ -321,18 +331,8 @@ final class BivouacInputStream extends FSInputStream
     }
 
     @Override
-    public boolean hasCapability(String capability) {
-        switch (org.apache.hadoop.util.StringUtils.toLowerCase(capability)) {
-            case StreamCapabilities.READBYTEBUFFER:
-            case StreamCapabilities.PREADBYTEBUFFER:
-            case StreamCapabilities.UNBUFFER:
-            case StreamCapabilities.READAHEAD:
-            case StreamCapabilities.VECTOREDIO:
-            case StreamCapabilities.IOSTATISTICS:
-                return true;
-            default:
-                return false;
-        }
+    public Set<String> capabilities() {
+        return CAPABILITIES;
     }
 
     @Override

@@ -3,13 +3,15 @@ package org.bivouac.hadoop;
 import java.io.IOException;
 import java.io.OutputStream;
 import java.nio.ByteBuffer;
+import java.util.Arrays;
+import java.util.HashSet;
+import java.util.Set;
 import org.apache.hadoop.fs.FSExceptionMessages;
 import org.apache.hadoop.fs.FileSystem;
 import org.apache.hadoop.fs.Path;
 import org.apache.hadoop.fs.StreamCapabilities;
 import org.apache.hadoop.fs.Syncable;
 import org.apache.hadoop.fs.statistics.IOStatistics;
-import org.apache.hadoop.fs.statistics.IOStatisticsSource;
 import org.apache.hadoop.fs.statistics.StreamStatisticNames;
 import org.apache.hadoop.fs.statistics.impl.IOStatisticsStore;
 
@@ -17,7 +19,10 @@ import org.apache.hadoop.fs.statistics.impl.IOStatisticsStore;
  * Writes a file, through a buffer of direct memory. What was flushed is in the deployment, for all to see ({@code hflush});
  * {@code hsync} puts it on stable storage.
  */
-final class BivouacOutputStream extends OutputStream implements Syncable, StreamCapabilities, IOStatisticsSource {
+final class BivouacOutputStream extends OutputStream implements Syncable, Capable {
+    private static final Set<String> CAPABILITIES =
+            new HashSet<>(Arrays.asList(StreamCapabilities.HFLUSH, StreamCapabilities.HSYNC, StreamCapabilities.IOSTATISTICS));
+
     private final Deployment.Open file;
     private final Path path;
     private final FileSystem.Statistics statistics;
@@ -173,15 +178,8 @@ final class BivouacOutputStream extends OutputStream implements Syncable, Stream
     }
 
     @Override
-    public boolean hasCapability(String capability) {
-        switch (org.apache.hadoop.util.StringUtils.toLowerCase(capability)) {
-            case StreamCapabilities.HFLUSH:
-            case StreamCapabilities.HSYNC:
-            case StreamCapabilities.IOSTATISTICS:
-                return true;
-            default:
-                return false;
-        }
+    public Set<String> capabilities() {
+        return CAPABILITIES;
     }
 
     @Override

@@ -39,7 +39,6 @@ final class Native {
     static final int KIND = 0170000;
 
     static final int DIRECTORY = 0040000;
-    static final int REGULAR = 0100000;
     static final int SYMLINK = 0120000;
 
     /** Flags of open(2). */
@@ -48,7 +47,6 @@ final class Native {
     static final int O_WRONLY = 1;
     static final int O_CREAT = 0100;
     static final int O_EXCL = 0200;
-    static final int O_TRUNC = 01000;
 
     /** Flags of renameat2(2). */
     static final int NOREPLACE = 1;
@@ -60,7 +58,6 @@ final class Native {
     static final int ENOENT = 2;
 
     static final int EBADF = 9;
-    static final int EAGAIN = 11;
     static final int EACCES = 13;
     static final int EPERM = 1;
     static final int EEXIST = 17;
@@ -68,7 +65,6 @@ final class Native {
     static final int EISDIR = 21;
     static final int EINVAL = 22;
     static final int ENOTEMPTY = 39;
-    static final int ENODATA = 61;
 
     static {
         load();
@@ -217,6 +213,9 @@ final class Native {
 
     /** For each location an offset, a length and how many hosts; and the hosts of all of them after each other. */
     static native long[] locate(long deployment, String path, long offset, long length, java.util.List<String> hosts) throws Errno;
+
+    /** The user that this process runs as. */
+    static native int user();
 
     /** User and group names for numbers, and numbers for names (-1: there is none). */
     static native String userName(int user);
