@@ -38,6 +38,13 @@ def load():
     return os.getloadavg()[0]
 
 
+def drop_caches():
+    """Empties the kernel's page cache. Needs root."""
+    os.sync()
+    with open("/proc/sys/vm/drop_caches", "w") as file:
+        file.write("3")
+
+
 def cpu(pid):
     """Processor seconds of a process so far, all threads: the kernel's clock of that process."""
     return time.clock_gettime((~pid << 3) | 2)
@@ -134,10 +141,11 @@ class Bench:
             run(["cargo", "build", "--quiet", "--release", "-p", "bivouac-bench", "--example", name], limit=1200)
         return path
 
-    def in_turns(self, subject, limit):
-        """Calls both in turns, as often as there are repetitions; each returns figures by name. Figures of both by name."""
+    def in_turns(self, subject, limit, most=None):
+        """Calls both in turns, as often as there are repetitions (`most`: at most so often); each returns figures by name. Figures of
+        both by name."""
         subjects, limits = [], []
-        for repetition in range(self.repetitions):
+        for repetition in range(min(self.repetitions, most or self.repetitions)):
             # Who is first changes, so that neither always follows the other.
             for collect, measure in ((subjects, subject), (limits, limit))[:: -1 if repetition % 2 else 1]:
                 collect.append(measure())

@@ -33,15 +33,9 @@ def measure(bench):
         shutil.rmtree(backend, ignore_errors=True)
 
 
-def drop_caches():
-    os.sync()
-    with open("/proc/sys/vm/drop_caches", "w") as file:
-        file.write("3")
-
-
 def timed(commands):
     """Seconds until all of some commands have ended that run at the same time."""
-    drop_caches()
+    harness.drop_caches()
     start = time.monotonic()
     running = [subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) for command in commands]
     said = [process.communicate()[1] for process in running]

@@ -5,6 +5,7 @@ import errno
 import io
 import os
 import pickle
+import signal
 import threading
 
 import bivouac
@@ -165,6 +166,61 @@ def test_a_forked_child_goes_on_with_the_deployment_and_not_with_files(job):
     assert file.read() == b"of the parent"
     file.close()
     assert job.read_bytes("/g") == b"of the child"
+
+
+def test_children_that_are_forked_while_threads_are_busy_go_on(job):
+    for number in range(20):
+        job.write_bytes(f"/{number}", b"%d" % number * 3000)
+    stop = threading.Event()
+
+    def busy():
+        while not stop.is_set():
+            job.read_files([f"/{number}" for number in range(20)])
+            job.write_bytes(f"/of-{threading.get_ident()}", b"x" * 100_000)
+
+    threads = [threading.Thread(target=busy) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    try:
+        for number in range(20):
+            child = os.fork()
+            if child == 0:
+                # What hangs is ended, and seen.
+                signal.alarm(60)
+                good = job.read_bytes(f"/{number}") == b"%d" % number * 3000
+                with bivouac.Deployment(job.name) as second:
+                    good = good and second.read_bytes(f"/{number}") == b"%d" % number * 3000
+                os._exit(0 if good else 1)
+            assert os.waitpid(child, 0)[1] == 0
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+
+
+def test_paths_and_files_that_are_read_can_be_pickled(job):
+    job.write_bytes("/d-f", b"0123456789")
+    path = job / "d-f"
+    again = pickle.loads(pickle.dumps(path))
+    assert (again, hash(again), again.read_bytes()) == (path, hash(path), b"0123456789")
+    other = pickle.loads(pickle.dumps(job / "other"))
+    # They are in one deployment, which is not this one, and stays when this one is closed.
+    assert other.deployment is again.deployment is not job
+    for buffering in (0, -1):
+        with job.open("/d-f", "rb", buffering) as file:
+            file.seek(4)
+            with pickle.loads(pickle.dumps(file)) as reopened:
+                assert (reopened.read(3), file.read(3)) == (b"456", b"456")
+    with job.open("/d-f", "rb+", 0) as file, pytest.raises(TypeError, match="open for writing"):
+        pickle.dumps(file)
+    with pytest.raises(ValueError, match="closed"):
+        pickle.dumps(file)
+
+
+def test_a_deployment_that_is_closed_still_says_what_it_was(job):
+    second = bivouac.Deployment(job.name)
+    second.close()
+    assert (second.name, repr(second)) == (job.name, f"<bivouac.Deployment {job.name!r}>")
 
 
 def test_a_deployment_that_is_closed_closes_its_files_and_one_that_is_pickled_attaches_again(job):

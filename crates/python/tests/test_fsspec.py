@@ -1,7 +1,9 @@
 """fsspec: its own suite, and what only this file system has."""
 
+import gc
 import os
 import pickle
+import signal
 
 import bivouac
 import fsspec
@@ -70,6 +72,37 @@ def test_urls(job, url):
         fs.ls("bivouac://not-there/x")
     assert not fs.exists("bivouac://not-there/x")
     assert fsspec.get_mapper(f"{url}/a")["b.txt"] == b"text"
+
+
+def test_open_files_are_pickled_as_those_of_other_file_systems(url):
+    fs, root = fsspec.core.url_to_fs(url)
+    fs.pipe(f"{root}/f", b"one\ntwo\n")
+    with fs.open(f"{root}/f") as file:
+        assert file.readline() == b"one\n"
+        with pickle.loads(pickle.dumps(file)) as again:
+            assert again.read() == b"two\n"
+    with fsspec.open(f"{url}/f", "r") as file, pickle.loads(pickle.dumps(file)) as again:
+        assert again.read() == "one\ntwo\n"
+
+
+def test_forked_children_use_file_systems_that_were_there_and_new_ones(url):
+    fs, root = fsspec.core.url_to_fs(url)
+    fs.pipe(f"{root}/f", b"of the parent")
+    for number in range(5):
+        child = os.fork()
+        if child == 0:
+            signal.alarm(60)
+            good = fs.cat(f"{root}/f") == b"of the parent"
+            # fsspec forgets its file systems in a child: this is another one, and the first one goes away.
+            new = fsspec.filesystem("bivouac")
+            good = good and new is not fs and new.cat([f"{root}/f"]) == {f"{root}/f": b"of the parent"}
+            new.pipe(f"{root}/{number}", b"of a child")
+            del fs
+            gc.collect()
+            os._exit(0 if good and new.exists(f"{root}/{number}") else 1)
+        assert os.waitpid(child, 0)[1] == 0
+    assert fs.cat(f"{root}/4") == b"of a child"
+    assert len(fs.ls(root)) == 6
 
 
 def test_many_at_once(url):

@@ -103,10 +103,14 @@ class Deployment:
 
     def __init__(self, name: str | None = None, *, key: str | None = None):
         self._inner = _bivouac.Deployment(name, key)
-        self._key = key
+        self._name, self._key = self._inner.name, key
+        self._forked()
+        _ATTACHED.add(self)
+
+    def _forked(self):
+        """In a forked child, what the parent has open is not to be closed by the child, nor is a lock that a thread of the parent held."""
         self._files = weakref.WeakSet()
         self._guard = threading.Lock()
-        os.register_at_fork(after_in_child=_Forked(self))
 
     def __reduce__(self):
         return _attached, (self.name, self._key)
@@ -136,7 +140,7 @@ class Deployment:
     @property
     def name(self) -> str:
         """Its name."""
-        return self._deployment.name
+        return self._name
 
     @property
     def mount(self) -> str:
@@ -438,17 +442,16 @@ class Deployment:
             yield os.fspath(top), directories, files
 
 
-class _Forked:
-    """In a forked child, what the parent has open is not to be closed by the child."""
+# What this process is attached to.
+_ATTACHED = weakref.WeakSet()
 
-    def __init__(self, deployment):
-        self.deployment = weakref.ref(deployment)
 
-    def __call__(self):
-        deployment = self.deployment()
-        if deployment is not None:
-            deployment._files = weakref.WeakSet()
-            deployment._guard = threading.Lock()
+def _let_go():
+    for deployment in list(_ATTACHED):
+        deployment._forked()
+
+
+os.register_at_fork(after_in_child=_let_go)
 
 
 def _checked(found, paths, on_error):
@@ -464,6 +467,18 @@ def _checked(found, paths, on_error):
 
 def _attached(name, key):
     return Deployment(name, key=key)
+
+
+# What paths and files that were pickled are in, in this process: it is attached to once for all of them, and as long as one is there.
+_SHARED = weakref.WeakValueDictionary()
+
+
+def shared(name, key):
+    """The deployment of a path or of a file that was pickled."""
+    known = _SHARED.get((name, key))
+    if known is None or known.closed:
+        known = _SHARED[name, key] = Deployment(name, key=key)
+    return known
 
 
 def _umask():

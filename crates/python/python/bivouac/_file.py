@@ -44,6 +44,9 @@ class RawFile(io.RawIOBase):
     def __repr__(self):
         return f"<bivouac.RawFile name={self.name!r} mode={self.mode!r}>"
 
+    def __reduce__(self):
+        return _pickled(self, 0, self)
+
     def _open(self):
         if self.closed or self._file is None:
             raise ValueError("I/O operation on closed file")
@@ -171,6 +174,34 @@ class RawFile(io.RawIOBase):
                 self._open().unlock(start, length)
 
 
+class Reader(io.BufferedReader):
+    """A file that is read through a buffer. It can be pickled, as those of other file systems of fsspec can."""
+
+    def __init__(self, raw, size):
+        super().__init__(raw, size)
+        self._size = size
+
+    def __reduce__(self):
+        return _pickled(self.raw, self._size, self)
+
+
+def _pickled(raw, buffering, file):
+    """What a file that is only read is pickled as: who gets it opens it anew, at the same position."""
+    position = file.tell()
+    if raw._writes:
+        raise TypeError("a file that is open for writing cannot be pickled: open it where it is written")
+    deployment = raw._deployment
+    return _unpickled, (deployment.name, deployment._key, raw.name, raw.mode, buffering, position)
+
+
+def _unpickled(name, key, path, mode, buffering, position):
+    from ._deployment import shared
+
+    file = shared(name, key).open(path, mode, buffering)
+    file.seek(position)
+    return file
+
+
 def opened(deployment, path, mode, buffering, encoding, errors, newline, permissions):
     """As the built-in `open`."""
     flags, reads, writes, appends, text = parsed(mode)
@@ -186,7 +217,7 @@ def opened(deployment, path, mode, buffering, encoding, errors, newline, permiss
             return raw
         line_buffering = buffering == 1
         size = BUFFER if buffering < 0 or line_buffering else buffering
-        kind = io.BufferedRandom if reads and writes else io.BufferedWriter if writes else io.BufferedReader
+        kind = io.BufferedRandom if reads and writes else io.BufferedWriter if writes else Reader
         file = kind(raw, size)
         if not text:
             return deployment._track(file)

@@ -29,6 +29,19 @@ def _is_pattern(path):
     return any(sign in stringify_path(path) for sign in "*?[")
 
 
+# Held while a deployment is attached to.
+_guard = threading.Lock()
+
+
+def _forked():
+    """In a forked child: a thread of the parent, which may have held it, is not there."""
+    global _guard
+    _guard = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_forked)
+
+
 class BivouacFileSystem(AbstractFileSystem):
     """Deployments as fsspec sees them. `key`: the deployments' key, if this node is not to be asked for it; `auto_mkdir`: writing a
     file makes the directories that it is to be in, as stores do that have none (and as Hadoop does)."""
@@ -41,7 +54,6 @@ class BivouacFileSystem(AbstractFileSystem):
         super().__init__(**options)
         self.key, self.auto_mkdir = key, auto_mkdir
         self._deployments = {}
-        self._guard = threading.Lock()
 
     @classmethod
     def _strip_protocol(cls, path):
@@ -69,7 +81,7 @@ class BivouacFileSystem(AbstractFileSystem):
         if known is None or known.closed:
             if not name:
                 raise FileNotFoundError(errno.ENOENT, "the path names no deployment: bivouac://DEPLOYMENT/path", name)
-            with self._guard:
+            with _guard:
                 known = self._deployments.get(name)
                 if known is None or known.closed:
                     known = self._deployments[name] = Deployment(name, key=self.key)

@@ -19,6 +19,9 @@ class Path(os.PathLike):
         path.deployment, path._pure = self.deployment, pure
         return path
 
+    def __reduce__(self):
+        return _unpickled, (self.deployment.name, self.deployment._key, str(self._pure))
+
     def __fspath__(self):
         return str(self._pure)
 
@@ -29,10 +32,10 @@ class Path(os.PathLike):
         return f"bivouac.Path({str(self._pure)!r} in {self.deployment.name!r})"
 
     def __hash__(self):
-        return hash((id(self.deployment), self._pure))
+        return hash((self.deployment.name, self._pure))
 
     def __eq__(self, other):
-        return isinstance(other, Path) and (self.deployment, self._pure) == (other.deployment, other._pure)
+        return isinstance(other, Path) and (self.deployment.name, self._pure) == (other.deployment.name, other._pure)
 
     def __lt__(self, other):
         return self._pure < other._pure if isinstance(other, Path) else NotImplemented
@@ -187,3 +190,9 @@ class Path(os.PathLike):
                     yield self / entry.name
                 elif entry.is_dir():
                     yield from (self / entry.name)._globbed(rest)
+
+
+def _unpickled(name, key, path):
+    from ._deployment import shared
+
+    return Path(shared(name, key), path)
