@@ -9,6 +9,7 @@ buffered files over `RawFile`. `cat` and `cat_ranges` of many paths are few exch
 
 import errno
 import os
+import re
 import shutil
 import stat as modes
 import threading
@@ -25,8 +26,11 @@ PROTOCOL = "bivouac"
 PREFIXES = (f"{PROTOCOL}://", f"{PROTOCOL}::")
 
 
+_SIGN = re.compile(r"[*?\[]").search
+
+
 def _is_pattern(path):
-    return any(sign in stringify_path(path) for sign in "*?[")
+    return _SIGN(stringify_path(path)) is not None
 
 
 # Held while a deployment is attached to.
@@ -365,14 +369,18 @@ class BivouacFileSystem(AbstractFileSystem):
             return file.pread(length, offset)
 
     def _each(self, paths, ask):
-        """What `ask` says of the paths in each deployment, in their order."""
+        """What `ask` says of the paths (without the protocol) in each deployment, in their order."""
         found, of_job = [None] * len(paths), {}
+        last = None
         for index, path in enumerate(paths):
-            try:
-                job, inside = self._at(path)
-                of_job.setdefault(job, []).append((index, inside))
-            except OSError as error:
-                found[index] = error
+            name, _, inside = path.partition("/")
+            if name != last:
+                try:
+                    last, asked = name, of_job.setdefault(self._named(name), [])
+                except OSError as error:
+                    found[index] = error
+                    continue
+            asked.append((index, "/" + inside))
         for job, asked in of_job.items():
             for (index, _), one in zip(asked, ask(job, asked)):
                 found[index] = one
@@ -395,7 +403,7 @@ class BivouacFileSystem(AbstractFileSystem):
                     ranges.append((inside, 0, 1))
             return job.read_many(ranges, on_error="return")
 
-        found = self._each(paths, ask)
+        found = self._each([self._strip_protocol(path) for path in paths], ask)
         errors = [one for one in found if isinstance(one, OSError)]
         if errors and on_error == "raise":
             raise errors[0]
