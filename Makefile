@@ -13,7 +13,7 @@ LINTERS := cargo-deny@0.20.2
 DENY ?= bans licenses sources
 
 # What rows of the benchmarks compare with or run on.
-BENCH_PACKAGES := glusterfs-server glusterfs-client
+BENCH_PACKAGES := glusterfs-server glusterfs-client python3-torch
 
 CARGO ?= cargo
 # Tests that hang are ended one by one.
@@ -25,7 +25,7 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 help:
 	@echo "make build   the programs: $(TARGET)/release/bivouac and libbivouac_preload.so beside it; the C library: $(TARGET)/library"
 	@echo "make demo    a real workload on four servers, checked against a local directory (under 2 minutes)"
-	@echo "make bench   speed beside the machine's limits (some 40 minutes; bench/run --quick TARGET... for parts of it)"
+	@echo "make bench   speed beside the machine's limits (some 80 minutes; bench/run --quick TARGET... for parts of it)"
 	@echo "make bench-malleability  how fast files move when servers come and leave, and what programs feel of it, on 8 shaped links (some 60 minutes)"
 	@echo "make bench-faults  what copies cost, and what is left without some servers, on 8 shaped links (some 10 minutes)"
 	@echo "make explore-demo  20 access patterns through 0 to 8 I/O nodes into GlusterFS, and a report (hours; MINUTES=30 does a part, and goes on the next time)"
@@ -88,6 +88,9 @@ demo: setup build
 
 bench: setup build
 	@scripts/setup.sh $(BENCH_PACKAGES)
+	@scripts/wheel.sh $(TARGET)
+	@scripts/wheel-test.sh $(TARGET)
+	@scripts/jar.sh $(TARGET)
 	@$(CARGO) build --quiet --release -p bivouac-bench --example idle
 	@BIVOUAC=$(abspath $(TARGET))/release/bivouac bench/run
 
