@@ -4,7 +4,7 @@ use crate::deployment::{Deployment, of};
 use crate::error::{Failed, answer, status};
 use crate::text::{copy, natural, path, put, text};
 use bivouac_client::{Client, Fail, Location};
-use bivouac_layout::{Ino, Map, ServerId};
+use bivouac_layout::Ino;
 use bivouac_proto::Errno;
 use libc::off_t;
 use std::collections::BTreeMap;
@@ -26,24 +26,13 @@ struct bivouac_location {
     reserved: [u64; 2],
 }
 
-fn host_of(map: &Map, server: ServerId) -> Option<&str> {
-    let node = map.server(server)?.node;
-    map.nodes.iter().find(|known| known.id == node).map(|known| &*known.host)
-}
-
 /// Locations in one piece of memory from malloc: the entries, and behind them the names that they point to.
 fn packed(client: &Client, found: &[Location]) -> Result<*mut bivouac_location, Failed> {
     let map = client.deployment_map();
     let mut names: BTreeMap<&str, usize> = BTreeMap::new();
     let mut length = found.len() * size_of::<bivouac_location>();
     let hosts = |location: &Location| -> Vec<&str> {
-        let mut hosts: Vec<&str> = Vec::new();
-        for host in location.servers.iter().filter_map(|server| host_of(&map, *server)) {
-            // A node may have several servers.
-            if !hosts.contains(&host) {
-                hosts.push(host);
-            }
-        }
+        let mut hosts = location.hosts(&map);
         hosts.truncate(COPIES);
         hosts
     };

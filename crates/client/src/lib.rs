@@ -29,6 +29,7 @@
 //! the faces that call this crate.
 
 mod client;
+mod closing;
 mod data;
 pub mod error;
 mod handle;

@@ -4,7 +4,7 @@ use crate::client::Client;
 use crate::error::Fail;
 use crate::namespace::Target;
 use crate::requests::{OUTDATED, data_done, data_job};
-use bivouac_layout::{Group, ServerId};
+use bivouac_layout::{Group, Map, ServerId};
 use bivouac_proto::Errno;
 use bivouac_proto::attr::{Attr, FileKind};
 use bivouac_proto::data::{DataReply, DataRequest};
@@ -39,6 +39,18 @@ pub struct Location {
     pub len: u64,
     /// The servers that have all of it and take part, those of this node first. None: no copy is left.
     pub servers: Vec<ServerId>,
+}
+
+impl Location {
+    /// The hosts of these servers, each once (it may have several servers), those of this node first.
+    pub fn hosts<'m>(&self, map: &'m Map) -> Vec<&'m str> {
+        let mut hosts: Vec<&str> = Vec::new();
+        for server in self.servers.iter().filter_map(|server| map.server(*server)) {
+            let host = map.nodes.iter().find(|node| node.id == server.node).map(|node| &*node.host);
+            hosts.extend(host.filter(|host| !hosts.contains(host)));
+        }
+        hosts
+    }
 }
 
 impl Client {

@@ -123,7 +123,7 @@ pub(crate) fn gather<'r>(
     may_read: impl Fn(Ino) -> Option<Flight<'r>>,
     out: &mut Vec<u8>,
 ) -> Vec<bool> {
-    let mut read = |piece: &SmallPiece| {
+    let read = |piece: &SmallPiece| {
         let Some(_flight) = may_read(piece.ino) else { return false };
         let before = out.len();
         out.resize(before + piece.len as usize, 0);
@@ -136,7 +136,7 @@ pub(crate) fn gather<'r>(
         }
         is_whole
     };
-    pieces.iter().map(|piece| read(piece)).collect()
+    pieces.iter().map(read).collect()
 }
 
 /// Serves a request for data within the daemon. Reads fill `into`; descriptors are not passed this way.

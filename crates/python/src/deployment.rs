@@ -3,8 +3,8 @@
 use crate::error::{of_client, of_path};
 use crate::file::File;
 use bivouac_client::host::Plain;
-use bivouac_client::{Client, ClientError, Environment, Fail, Wanted};
-use bivouac_layout::{Ino, Map, ServerId};
+use bivouac_client::{Client, ClientError, Environment, Fail, Location, Wanted};
+use bivouac_layout::Ino;
 use bivouac_proto::attr::FileKind;
 use bivouac_proto::auth::{KEY_LEN, Key};
 use bivouac_proto::meta::{AS_IT_IS, SetAttr, SetTime};
@@ -81,11 +81,6 @@ fn inside(path: &[u8]) -> &[u8] {
 fn key_of(digits: &str) -> PyResult<Key> {
     let wrong = || PyValueError::new_err(format!("a key has {} hexadecimal digits", 2 * KEY_LEN));
     Key::from_hex(digits.trim().as_bytes()).ok_or_else(wrong)
-}
-
-fn host_of(map: &Map, server: ServerId) -> Option<String> {
-    let node = map.server(server)?.node;
-    map.nodes.iter().find(|known| known.id == node).map(|known| known.host.clone())
 }
 
 #[pymethods]
@@ -289,20 +284,8 @@ impl Deployment {
             let attr = client.stat((Ino::ROOT, path, true))?;
             let found = client.locations(&attr, offset..offset.saturating_add(length));
             let map = client.deployment_map();
-            let hosts = |servers: &[ServerId]| {
-                let mut hosts: Vec<String> = Vec::new();
-                for host in servers.iter().filter_map(|server| host_of(&map, *server)) {
-                    // A node may have several servers.
-                    if !hosts.contains(&host) {
-                        hosts.push(host);
-                    }
-                }
-                hosts
-            };
-            Ok(found
-                .iter()
-                .map(|location| (location.offset, location.len, hosts(&location.servers)))
-                .collect())
+            let hosts = |location: &Location| location.hosts(&map).into_iter().map(String::from).collect();
+            Ok(found.iter().map(|location| (location.offset, location.len, hosts(location))).collect())
         })
     }
 
