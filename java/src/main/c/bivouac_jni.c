@@ -11,7 +11,7 @@
 #define NATIVE(type, name) JNIEXPORT type JNICALL Java_org_bivouac_hadoop_Native_##name
 #define OF(pointer) ((void *)(intptr_t)(pointer))
 
-enum { INODE, SIZE, ALLOCATED, ACCESSED, MODIFIED, MODE, LINKS, USER, GROUP, BLOCK_SIZE, COPIES, ATTRIBUTES };
+enum { INODE, SIZE, ALLOCATED, ACCESSED, MODIFIED, MODE, LINKS, USER, GROUP, BLOCK_SIZE, COPIES, CREATED, ATTRIBUTES };
 
 static jclass errno_class, list_class;
 static jmethodID errno_made, list_add;
@@ -149,6 +149,7 @@ static void shown(const struct bivouac_stat *stat, jlong *into)
     into[GROUP] = stat->group;
     into[BLOCK_SIZE] = stat->block_size;
     into[COPIES] = stat->copies;
+    into[CREATED] = stat->created;
 }
 
 NATIVE(jstring, version)(JNIEnv *env, jclass class)
@@ -206,6 +207,14 @@ NATIVE(jlong, open)(JNIEnv *env, jclass class, jlong deployment, jstring path, j
     (void)class;
     bivouac_file_t *file = NULL;
     WITH(path, bivouac_open(OF(deployment), text, flags, (mode_t)mode, &file))
+    return (jlong)(intptr_t)file;
+}
+
+NATIVE(jlong, openInode)(JNIEnv *env, jclass class, jlong deployment, jlong inode, jint flags)
+{
+    (void)class;
+    bivouac_file_t *file = NULL;
+    checked(env, bivouac_open_inode(OF(deployment), (uint64_t)inode, flags, &file));
     return (jlong)(intptr_t)file;
 }
 

@@ -18,7 +18,6 @@ import org.apache.hadoop.fs.FileStatus;
 import org.apache.hadoop.fs.FileSystem;
 import org.apache.hadoop.fs.FsServerDefaults;
 import org.apache.hadoop.fs.FsStatus;
-import org.apache.hadoop.fs.LocalFileSystemPathHandle;
 import org.apache.hadoop.fs.LocatedFileStatus;
 import org.apache.hadoop.fs.MultipartUploaderBuilder;
 import org.apache.hadoop.fs.Options;
@@ -332,15 +331,17 @@ public class BivouacFileSystem extends FileSystem implements IOStatisticsSource 
     @Override
     protected PathHandle createPathHandle(FileStatus status, Options.HandleOpt... options) {
         checkPath(status.getPath());
-        return Handles.of(status, options);
+        return FileHandle.of(deployment, status, options);
     }
 
     @Override
     public FSDataInputStream open(PathHandle handle, int bufferSize) throws IOException {
-        LocalFileSystemPathHandle known = Handles.read(handle);
-        Path path = new Path(known.getPath());
-        known.verify(getFileStatus(path));
-        return open(path, bufferSize);
+        FileHandle known = FileHandle.of(handle);
+        if (!known.deployment().equals(deployment)) {
+            throw known.invalid("this deployment is " + deployment, null);
+        }
+        reads(StoreStatisticNames.OP_OPEN);
+        return streams.read(known);
     }
 
     @Override

@@ -70,10 +70,10 @@ final class Deployment implements Closeable {
         private final ReadWriteLock lock = new ReentrantReadWriteLock();
         private long file;
 
-        Open(Deployment deployment, String path, int flags, int mode) throws Native.Errno {
+        Open(Deployment deployment, Ask<Long> open) throws Native.Errno {
             this.deployment = deployment.retain();
             try {
-                file = Native.open(deployment.address, path, flags, mode);
+                file = open.with(deployment.address);
             } catch (Native.Errno | RuntimeException e) {
                 deployment.close();
                 throw e;

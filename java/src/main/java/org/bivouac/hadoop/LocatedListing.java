@@ -27,18 +27,23 @@ final class LocatedListing implements RemoteIterator<LocatedFileStatus>, Closeab
     }
 
     /** A status with locations. */
-    private static final class Located extends LocatedFileStatus implements EtagSource {
+    private static final class Located extends LocatedFileStatus implements EtagSource, Version.Known {
         private static final long serialVersionUID = 1L;
-        private final String etag;
+        private final Version version;
 
         Located(FileStatus status, BlockLocation[] locations) {
             super(status, locations);
-            etag = status instanceof EtagSource ? ((EtagSource) status).getEtag() : null;
+            version = Version.of(status);
+        }
+
+        @Override
+        public Version version() {
+            return version;
         }
 
         @Override
         public String getEtag() {
-            return etag;
+            return version.etag();
         }
     }
 

@@ -32,8 +32,9 @@ final class Native {
     static final int GROUP = 8;
     static final int BLOCK_SIZE = 9;
     static final int COPIES = 10;
+    static final int CREATED = 11;
     /** How many there are. */
-    static final int ATTRIBUTES = 11;
+    static final int ATTRIBUTES = 12;
 
     /** Kinds of files, in a mode. */
     static final int KIND = 0170000;
@@ -60,11 +61,14 @@ final class Native {
     static final int EBADF = 9;
     static final int EACCES = 13;
     static final int EPERM = 1;
+    static final int ENXIO = 6;
     static final int EEXIST = 17;
+    static final int EXDEV = 18;
     static final int ENOTDIR = 20;
     static final int EISDIR = 21;
     static final int EINVAL = 22;
     static final int ENOTEMPTY = 39;
+    static final int ELOOP = 40;
 
     static {
         load();
@@ -155,6 +159,9 @@ final class Native {
     static native void statfs(long deployment, long[] space) throws Errno;
 
     static native long open(long deployment, String path, int flags, int mode) throws Errno;
+
+    /** Opens a file by its inode number, whatever its name is by now. */
+    static native long openInode(long deployment, long inode, int flags) throws Errno;
 
     static native void close(long file) throws Errno;
 

@@ -6,11 +6,9 @@ import org.apache.hadoop.fs.Path;
 import org.apache.hadoop.fs.permission.FsPermission;
 
 /** The status of a file or directory, with an etag. */
-final class Status extends FileStatus implements EtagSource {
+final class Status extends FileStatus implements EtagSource, Version.Known {
     private static final long serialVersionUID = 1L;
-    private final long inode;
-    private final long size;
-    private final long modified;
+    private final Version version;
 
     /**
      * The status of what these attributes are of, from a place in an array on.
@@ -35,18 +33,20 @@ final class Status extends FileStatus implements EtagSource {
                 Owners.group((int) attributes[at + Native.GROUP]),
                 target,
                 path);
-        inode = attributes[at + Native.INODE];
-        size = attributes[at + Native.SIZE];
-        modified = attributes[at + Native.MODIFIED];
+        version = Version.of(attributes, at);
     }
 
     private static boolean isDirectory(long[] attributes, int at) {
         return (attributes[at + Native.MODE] & Native.KIND) == Native.DIRECTORY;
     }
 
-    /** Differs for different data: the inode is never reused, and each change has a time of its own, in nanoseconds. */
+    @Override
+    public Version version() {
+        return version;
+    }
+
     @Override
     public String getEtag() {
-        return Long.toHexString(inode) + "-" + Long.toHexString(size) + "-" + Long.toHexString(modified);
+        return version.etag();
     }
 }

@@ -86,7 +86,7 @@ final class Store implements Closeable {
 
     Deployment.Open open(Path path, int flags, int mode) throws IOException {
         try {
-            return new Deployment.Open(attached(), name(path), flags, mode);
+            return new Deployment.Open(attached(), a -> Native.open(a, name(path), flags, mode));
         } catch (Native.Errno errno) {
             throw Native.failed(errno, path);
         }

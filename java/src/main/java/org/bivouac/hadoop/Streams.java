@@ -31,24 +31,62 @@ final class Streams {
         } catch (ParentNotDirectoryException e) {
             throw (IOException) new FileNotFoundException(path + ": a file is in the place of a directory").initCause(e);
         }
-        // A directory can be opened, and not read.
+        return stream(file, store.whole(path), attributes -> {});
+    }
+
+    /** What the handle is of, if that is still what the handle asks for. */
+    FSDataInputStream read(FileHandle handle) throws IOException {
+        Path path = store.whole(new Path(null, null, handle.path()));
+        Deployment.Open file;
+        try {
+            file = new Deployment.Open(
+                    store.attached(),
+                    a -> handle.mayMove()
+                            ? Native.openInode(a, handle.inode(), Native.O_RDONLY)
+                            : Native.open(a, handle.path(), Native.O_RDONLY, 0));
+        } catch (Native.Errno errno) {
+            switch (errno.number()) {
+                // It is gone, or something else than a file is in its place, or in that of a directory above it.
+                case Native.ENOENT:
+                case Native.ENOTDIR:
+                case Native.EISDIR:
+                case Native.ELOOP:
+                case Native.ENXIO:
+                case Native.EXDEV:
+                    throw handle.invalid("no such file is there", errno);
+                default:
+                    throw Native.failed(errno, path);
+            }
+        }
+        return stream(file, path, handle::check);
+    }
+
+    /** What is asked of the attributes of a file that was opened. */
+    private interface Check {
+        void of(long[] attributes) throws IOException;
+    }
+
+    /** A stream of an open file, if it may be read; otherwise the file is closed. */
+    private FSDataInputStream stream(Deployment.Open file, Path path, Check check) throws IOException {
         long[] attributes = new long[Native.ATTRIBUTES];
         try {
             file.use(open -> {
                 Native.fstat(open, attributes);
                 return null;
             });
+            check.of(attributes);
+            // A directory can be opened, and not read.
             if (Store.isDirectory(attributes)) {
                 throw new FileNotFoundException(path + ": it is a directory");
             }
         } catch (Native.Errno errno) {
             file.close();
             throw Native.failed(errno, path);
-        } catch (FileNotFoundException e) {
+        } catch (IOException e) {
             file.close();
             throw e;
         }
-        return new FSDataInputStream(new BivouacInputStream(file, store.whole(path), statistics));
+        return new FSDataInputStream(new BivouacInputStream(file, path, statistics));
     }
 
     /** Makes a file in a directory that is there. {@code permission} null: Hadoop's default. */
@@ -57,7 +95,8 @@ final class Streams {
         int flags = Native.O_WRONLY | Native.O_CREAT | Native.O_EXCL;
         while (true) {
             try {
-                Deployment.Open file = new Deployment.Open(store.attached(), store.name(path), flags, masked.toShort());
+                Deployment.Open file =
+                        new Deployment.Open(store.attached(), a -> Native.open(a, store.name(path), flags, masked.toShort()));
                 OutputStream stream = new BivouacOutputStream(file, store.whole(path), 0, false, statistics);
                 return new FSDataOutputStream(stream, null, 0);
             } catch (Native.Errno errno) {
