@@ -105,6 +105,7 @@ static void data(bivouac_t *d)
     FAILS(bivouac_open_inode(d, st.ino, O_RDONLY, NULL), EINVAL);
     DONE(bivouac_unlink(d, "moved"));
     FAILS(bivouac_open_inode(d, st.ino, O_RDONLY, &file), ENOENT);
+    FAILS(bivouac_open_inode(d, st.ino | (uint64_t)1 << 51, O_RDONLY, &file), ENOENT);
     DONE(bivouac_mkdir(d, "data", 0700));
     DONE(bivouac_stat(d, "data", 0, &st));
     FAILS(bivouac_open_inode(d, st.ino, O_RDONLY, &file), EISDIR);

@@ -114,8 +114,12 @@ pub unsafe extern "C" fn bivouac_open_inode(
         if flags & (libc::O_CREAT | libc::O_TMPFILE | libc::O_PATH) != 0 {
             return Err(Failed::new(Errno::INVAL, "by its number, a file is neither made nor only named"));
         }
+        let ino = Ino(inode);
+        if ino.is_forwarded() {
+            return Err(Failed::new(Errno::NOENT, "no file of the deployment has this number"));
+        }
         // SAFETY: as the caller says.
-        unsafe { open(&deployment, Ino(inode).into(), (flags, 0), file) }
+        unsafe { open(&deployment, ino.into(), (flags, 0), file) }
     })
 }
 
