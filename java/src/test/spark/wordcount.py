@@ -1,21 +1,12 @@
-"""Spark on a deployment, with several executors: text, word count, CSV, Parquet. Usage: wordcount.py DEPLOYMENT JAR"""
+"""Spark on a deployment, with the Hadoop that it brings: text, word count, CSV, Parquet. Usage: wordcount.py DEPLOYMENT"""
 
 import sys
 
-from pyspark.sql import SparkSession
+import session
 
 
-def main(deployment, jar):
-    spark = (
-        SparkSession.builder.master("local-cluster[2,1,1024]")
-        .appName("wordcount")
-        .config("spark.driver.extraClassPath", jar)
-        .config("spark.executor.extraClassPath", jar)
-        .config("spark.executor.memory", "512m")
-        .config("spark.sql.shuffle.partitions", 4)
-        .config("spark.ui.enabled", "false")
-        .getOrCreate()
-    )
+def main(deployment):
+    spark = session.start("wordcount", hadoop=False)
     url = f"bivouac://{deployment}/spark"
     words = [f"w{number % 100}" for number in range(100_000)]
     lines = [" ".join(words[at : at + 10]) for at in range(0, len(words), 10)]
