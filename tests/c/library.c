@@ -97,18 +97,18 @@ static void data(bivouac_t *d)
 
     /* By its number, under any name, until it is gone. */
     DONE(bivouac_rename(d, "data", "moved", 0));
-    DONE(bivouac_open_inode(d, st.ino, O_RDWR, &file));
+    DONE(bivouac_open_inode(d, st.inode, O_RDWR, &file));
     CHECK(bivouac_pread(file, read, 20, 0) == 9 && read[0] == 'X');
     DONE(bivouac_close(file));
-    FAILS(bivouac_open_inode(d, st.ino, O_RDWR | O_CREAT, &file), EINVAL);
-    FAILS(bivouac_open_inode(NULL, st.ino, O_RDONLY, &file), EINVAL);
-    FAILS(bivouac_open_inode(d, st.ino, O_RDONLY, NULL), EINVAL);
+    FAILS(bivouac_open_inode(d, st.inode, O_RDWR | O_CREAT, &file), EINVAL);
+    FAILS(bivouac_open_inode(NULL, st.inode, O_RDONLY, &file), EINVAL);
+    FAILS(bivouac_open_inode(d, st.inode, O_RDONLY, NULL), EINVAL);
     DONE(bivouac_unlink(d, "moved"));
-    FAILS(bivouac_open_inode(d, st.ino, O_RDONLY, &file), ENOENT);
-    FAILS(bivouac_open_inode(d, st.ino | (uint64_t)1 << 51, O_RDONLY, &file), ENOENT);
+    FAILS(bivouac_open_inode(d, st.inode, O_RDONLY, &file), ENOENT);
+    FAILS(bivouac_open_inode(d, st.inode | (uint64_t)1 << 51, O_RDONLY, &file), ENOENT);
     DONE(bivouac_mkdir(d, "data", 0700));
     DONE(bivouac_stat(d, "data", 0, &st));
-    FAILS(bivouac_open_inode(d, st.ino, O_RDONLY, &file), EISDIR);
+    FAILS(bivouac_open_inode(d, st.inode, O_RDONLY, &file), EISDIR);
     DONE(bivouac_rmdir(d, "data"));
     free(bytes);
     free(read);

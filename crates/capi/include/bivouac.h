@@ -84,7 +84,7 @@ int bivouac_statfs(bivouac_t *deployment, struct bivouac_space *space);
 /* flags, mode: as for open(2). Directories are read with bivouac_opendir. */
 int bivouac_open(bivouac_t *deployment, const char *path, int flags, mode_t mode, bivouac_file_t **file);
 
-/* Opens a file by its inode number (st_ino), whatever its name is by now: numbers are never used again. ENOENT if it is gone. It needs
+/* Opens a file by its inode number (bivouac_stat.inode), whatever its name is by now: numbers are never used again. ENOENT if it is gone. It needs
  * the file's permissions, and not those of directories. flags: as for open(2), without O_CREAT. */
 int bivouac_open_inode(bivouac_t *deployment, uint64_t inode, int flags, bivouac_file_t **file);
 
