@@ -74,12 +74,13 @@ wheel:
 	@scripts/wheel.sh $(TARGET)
 	@scripts/wheel-test.sh $(TARGET)
 
-# The Hadoop file system. jar-test: Hadoop's contract tests, on a deployment of their own.
+# The Hadoop file system. jar-test: Hadoop's contract tests, and MapReduce jobs, on deployments of their own.
 jar:
 	@scripts/jar.sh $(TARGET)
 
 jar-test: build
 	@scripts/jar.sh $(TARGET) test
+	@scripts/hadoop-test.sh $(TARGET)
 
 test: setup lint unit system python wheel jar-test
 
