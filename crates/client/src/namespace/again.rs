@@ -71,8 +71,8 @@ pub(crate) struct Again {
     pub(crate) always_asks: bool,
     stale: u32,
     gone: u32,
-    /// How often the path led through something forwarded that was out of date.
-    outdated: u32,
+    /// The path led through something forwarded that was out of date.
+    outdated: bool,
     /// The directory that was unknown last.
     unknown: Option<Ino>,
 }
@@ -87,11 +87,9 @@ impl Again {
     /// starts there.
     pub(crate) fn after(&mut self, failing: Failing, dir: Ino, given: bool) -> Result<(), Fail> {
         match failing {
-            // The backend remembered what others have replaced there meanwhile. The I/O node has had it look again. Or another I/O
-            // node serves the directory now, which has not seen it: it does when it looks up the names that lead there.
-            Failing::Fail(Fail::Errno(Errno::STALE)) if !given && self.outdated < STALE_WALKS => {
-                self.always_asks |= self.outdated > 0;
-                self.outdated += 1;
+            // The backend remembered what others have replaced there meanwhile. The I/O node has had it look again.
+            Failing::Fail(Fail::Errno(Errno::STALE)) if !given && !self.outdated => {
+                self.outdated = true;
             }
             Failing::Fail(fail) => return Err(fail),
             Failing::Refused(Refusal::UnknownDirectory) => {
