@@ -208,7 +208,7 @@ impl Forwarding {
         let mut place = Place::Here;
         if !from_other {
             for ino in serve::named(request).into_iter().flatten() {
-                let found = self.introduce(&node, ino);
+                let found = self.introduce(&node, ino)?;
                 // What has no name is named by its number alone.
                 if let ([Some(_), None], false) = (serve::named(request), serve::walks(request)) {
                     place = found;
@@ -259,14 +259,17 @@ impl Forwarding {
     /// Asks others where something is that this one does not know: I/O nodes that have shown it to a client, or had it open before
     /// this one served that client, and the guardians of one that has died. What nobody knows stays unknown. Where requests about it
     /// are carried out.
-    fn introduce(&self, node: &IoNode, ino: Ino) -> Place {
+    ///
+    /// # Errors
+    /// A refusal if nobody has said where it is, but one refuses to say anything, because the maps differ still.
+    fn introduce(&self, node: &IoNode, ino: Ino) -> Result<Place, Refusal> {
         if node.reaches(ino) {
-            return Place::Here;
+            return Ok(Place::Here);
         }
         if let Some(path) = self.entrusted.find(ino)
             && node.learn(ino, &path).is_ok()
         {
-            return Place::Here;
+            return Ok(Place::Here);
         }
         let mut servers = self.others();
         // Whoever has kept it before is asked first, and each time: the backend may have given its number to another file.
@@ -277,6 +280,7 @@ impl Forwarding {
         let guardians: Vec<ServerId> =
             up.map(|server| server.id).filter(|id| !servers.contains(id)).collect();
         servers.extend(guardians);
+        let mut answer = Ok(Place::Here);
         for server in servers {
             let mut path = vec![0; PATH_MAX];
             let request = Request::Meta(MetaRequest::Locate { ino });
@@ -286,18 +290,20 @@ impl Forwarding {
                     if before != Some(server) {
                         self.elsewhere.note(ino, server);
                     }
-                    return Place::At(server);
+                    return Ok(Place::At(server));
                 }
                 Ok((_, length)) => {
                     let path = path.get(..length).unwrap_or_default();
                     if !path.is_empty() && node.learn(ino, Path::new(OsStr::from_bytes(path))).is_ok() {
-                        return Place::Here;
+                        return Ok(Place::Here);
                     }
                 }
-                Err(_) => {}
+                Err(Failure::Refused(_)) => answer = Err(Refusal::OldServer),
+                // It does not know it, or is down by now.
+                Err(Failure::Errno(_)) => {}
             }
         }
-        Place::Here
+        answer
     }
 
     /// Whether there have been other I/O nodes before.
@@ -322,7 +328,6 @@ impl Forwarding {
             let asked = self.links.ask(to, &Request::Meta(MetaRequest::GiveLocks { ino, owner }));
             let Ok(Reply::Meta(MetaReply::Locks(given))) = asked else { continue };
             for range in given {
-                self.introduce(node, ino);
                 let taken = MetaRequest::Lock { ino, owner, range, wait_ms: 0 };
                 if let Err(failure) = node.meta(&taken, &[], &mut Vec::new()) {
                     tracing::error!(?failure, %ino, ?range, "a lock did not follow its owner to this I/O node");
@@ -394,10 +399,10 @@ impl Forwarding {
             Ok(node) => node,
             Err(failure) => return call.parts().3.fail(&failure),
         };
-        if let Some(ino) = request.file().filter(|_| !from_other)
-            && let Place::At(server) = self.introduce(&node, ino)
-        {
-            return self.pass_on_data(server, call, request);
+        match request.file().filter(|_| !from_other).map(|ino| self.introduce(&node, ino)) {
+            None | Some(Ok(Place::Here)) => {}
+            Some(Ok(Place::At(server))) => return self.pass_on_data(server, call, request),
+            Some(Err(refusal)) => return call.parts().3.fail(&refusal.into()),
         }
         let by = By { job, process: header.id.session };
         match request.plain().0 {
@@ -480,14 +485,17 @@ impl Service for Forwarding {
             // What names nothing by a path.
             (Request::Meta(request), Role::Server(_)) if !serve::walks(request) => {
                 match (self.meta(header, true, request, payload, reply.buffer()), request) {
-                    (Err(failure), MetaRequest::Locate { ino }) => match self.entrusted.find(*ino) {
-                        Some(path) => {
-                            reply.buffer().clear();
-                            reply.buffer().extend_from_slice(path.as_os_str().as_bytes());
-                            Ok(Reply::Done)
+                    // It does not know the file itself. (One that refuses may know it: what others have told is no answer then.)
+                    (Err(Failure::Errno(errno)), MetaRequest::Locate { ino }) => {
+                        match self.entrusted.find(*ino) {
+                            Some(path) => {
+                                reply.buffer().clear();
+                                reply.buffer().extend_from_slice(path.as_os_str().as_bytes());
+                                Ok(Reply::Done)
+                            }
+                            None => Err(errno.into()),
                         }
-                        None => Err(failure),
-                    },
+                    }
                     (done, _) => done,
                 }
             }
