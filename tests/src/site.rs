@@ -62,6 +62,9 @@ pub fn finish(command: Command) -> Finished {
             None => limited.env_remove(name),
         };
     }
+    if let Some(directory) = command.get_current_dir() {
+        limited.current_dir(directory);
+    }
     Finished::of(limited.stdin(Stdio::null()).output().expect("timeout starts"))
 }
 

@@ -47,6 +47,46 @@ fn programs_find_what_they_would_find_in_a_directory_of_their_own() {
 }
 
 #[test]
+fn programs_that_are_started_in_the_directory_are_forwarded_also_by_relative_names() {
+    let site = Site::new("forwarding-there");
+    let directory = backend(&site);
+    let own = site.path("own");
+    fs::create_dir(&own).expect("a directory");
+    let expected = local(&own, WORK);
+    let name = up(&site, &directory, &[]);
+    let link = site.path("link");
+    std::os::unix::fs::symlink(&directory, &link).expect("a link");
+    let requests = || {
+        let shown = site.bivouac(["forward", &name, "--json"]).ok();
+        let shown: serde_json::Value = serde_json::from_str(&shown).expect("JSON");
+        shown["io_nodes"][0]["requests_in"].as_u64().expect("a number")
+    };
+    for (there, forwarded) in [(&directory, &directory), (&link, &directory), (&directory, &link)] {
+        site.bivouac(["forward", &name, forwarded.to_str().expect("text")]).ok();
+        let before = requests();
+        let mut command = site.command(["exec", &name, "--", "bash", "-c", WORK]);
+        command.current_dir(there);
+        assert_eq!(bivouac_tests::finish(command).ok(), expected, "{}", there.display());
+        // (Another directory is counted from the beginning.)
+        let after = requests();
+        assert!(after > 100 && after != before, "{}: {before}, {after}", there.display());
+        assert_eq!(local(&directory, LOOK), local(&own, LOOK));
+        local(&directory, "rm -rf ./* ./.[!.]*");
+    }
+    site.bivouac(["forward", &name, directory.to_str().expect("text")]).ok();
+    // From a directory in it, up, and out; and from outside, in.
+    fs::create_dir(directory.join("sub")).expect("made");
+    let script = "import os\nprint(os.getcwd()); open('a', 'x').write('made\\n'); print(open('../sub/a').read(), end='')\n\
+                  os.chdir('..'); print(os.listdir('.'), os.path.basename(os.getcwd()))\n\
+                  os.chdir('/'); os.chdir(os.environ['LINK']); print(os.listdir('sub'), os.listdir())";
+    let mut command = site.command(["exec", &name, "--", "python3", "-c", script]);
+    command.current_dir(directory.join("sub")).env("LINK", &link);
+    let base = directory.file_name().and_then(|name| name.to_str()).expect("text");
+    let expected = format!("{0}/sub\nmade\n['sub'] {base}\n['a'] ['sub']\n", directory.display());
+    assert_eq!(bivouac_tests::finish(command).ok(), expected);
+}
+
+#[test]
 fn the_nodes_of_programs_need_not_see_the_backend() {
     if skipped_without_root("hiding a directory") {
         return;

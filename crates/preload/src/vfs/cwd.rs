@@ -5,6 +5,7 @@
 //! working directory becomes a *mirror*: an empty directory `<node directory>/cwd/<inode>/<inode>`, named by
 //! the inode number of the real one. Its name tells any process where it is, a rename of the real directory
 //! changes nothing, and a relative path that escapes the faces finds nothing there rather than a wrong file.
+//! (A process that is started in a forwarded directory, on a node that sees it, too, has no mirror, and needs none.)
 //! Once entered, the mirror and the directory above it are removed: where nothing has a name, nobody can
 //! create anything, not even the superuser, and what a program without the library writes fails rather than
 //! goes astray.
@@ -76,25 +77,62 @@ pub fn current() -> Current {
 #[inline(never)]
 fn look(changes: u64) -> Current {
     let mut path = [0u8; MIRROR_MAX];
-    let word = match sys!(SYS_getcwd, path.as_mut_ptr(), path.len()) {
-        Ok(len) => {
-            mirrored(path.get(..len.saturating_sub(1)).unwrap_or_default()).map_or(OUTSIDE, |(ino, _)| ino.0)
-        }
+    let mirror = match sys!(SYS_getcwd, path.as_mut_ptr(), path.len()) {
+        Ok(len) => mirrored(path.get(..len.saturating_sub(1)).unwrap_or_default()),
         // Too long for a mirror.
-        Err(Errno::RANGE) => OUTSIDE,
+        Err(Errno::RANGE) => None,
         // Removed, as mirrors are. /proc still shows what its path was.
         Err(_) => {
             let link = c"/proc/self/cwd";
             match sys!(SYS_readlinkat, libc::AT_FDCWD, link.as_ptr(), path.as_mut_ptr(), path.len()) {
-                Ok(len) => mirrored(path.get(..len).unwrap_or_default()).map_or(OUTSIDE, |(ino, _)| ino.0),
+                Ok(len) => mirrored(path.get(..len).unwrap_or_default()),
                 Err(_) => return Current::Outside,
             }
         }
+    };
+    let word = match mirror {
+        Some((ino, _)) => ino.0,
+        None if state::forwarded().is_empty() => OUTSIDE,
+        None => match state::apart(in_forwarded) {
+            Ok(ino) => ino.map_or(OUTSIDE, |ino| ino.0),
+            // It is asked for again.
+            Err(_) => return Current::Outside,
+        },
     };
     if !state::borrowed() {
         learn(changes, word);
     }
     Current::from_word(word)
+}
+
+/// The directory of the backend that the process is in without a mirror: its node sees the backend, too, and the process was
+/// started there, or went there along a link.
+fn in_forwarded() -> Result<Option<Ino>, Errno> {
+    let Ok(path) = of_kernel() else { return Ok(None) };
+    let below = |above: &[u8]| match path.strip_prefix(above) {
+        Some(rest) if rest.is_empty() || rest.first() == Some(&b'/') => Some(rest.to_vec()),
+        _ => None,
+    };
+    // The kernel names it by its own path; links may lead there by the one that is forwarded.
+    let Some(rest) = below(state::forwarded()).or_else(|| below(&of_kernel_at(state::forwarded())?)) else {
+        return Ok(None);
+    };
+    match directory(state::client()?, Ino::FORWARDED, &rest) {
+        Ok(ino) => Ok(Some(ino)),
+        Err(fail) => Err(fail.errno()),
+    }
+}
+
+/// The kernel's own path of a directory.
+fn of_kernel_at(path: &[u8]) -> Option<Vec<u8>> {
+    let path = [path, b"\0"].concat();
+    let flags = libc::O_PATH | libc::O_DIRECTORY | libc::O_CLOEXEC;
+    let fd = super::open::owned(sys!(SYS_openat, libc::AT_FDCWD, path.as_ptr(), flags).ok()?);
+    let link = format!("/proc/self/fd/{}\0", fd.as_raw_fd());
+    let mut own = vec![0u8; libc::PATH_MAX as usize];
+    let len = sys!(SYS_readlinkat, libc::AT_FDCWD, link.as_ptr(), own.as_mut_ptr(), own.len()).ok()?;
+    own.truncate(len);
+    Some(own)
 }
 
 /// Stores what was found, unless something has changed since `changes` was read.
