@@ -20,7 +20,7 @@ mod unsynced;
 mod writing;
 
 use crate::namespace::Namespace;
-use crate::requests::{Contents, Requests};
+use crate::requests::{Came, Contents, Requests};
 use crate::session::Session;
 use bivouac_layout::{FileLayout, Ino, ServerId};
 use bivouac_node::{Slot, SlotId};
@@ -158,6 +158,11 @@ impl Data<'_> {
         if let (Store::Blocks { .. }, Some(layout)) = (attr.store, &attr.layout) {
             self.learn_blocks(layout);
         }
+    }
+
+    /// Takes over a descriptor that came with the answer to the open.
+    pub(crate) fn came(self, came: Came) {
+        self.file.local.came((self.requests(), &self.session().map()), self.file.ino, came);
     }
 
     fn learn_blocks(self, layout: &FileLayout) {

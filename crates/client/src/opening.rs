@@ -9,12 +9,13 @@ use crate::data::File;
 use crate::error::Fail;
 use crate::handle::Handle;
 use crate::namespace::{Failing, Place, led_to};
-use crate::requests::{Before, Contents};
+use crate::requests::{Before, Came, Contents, To};
 use bivouac_layout::{Ino, namespace};
 use bivouac_node::SlotId;
 use bivouac_node::release::{KIND_DIRECTORY, KIND_FILE, KIND_OPENING, KIND_PATH};
 use bivouac_proto::attr::{Attr, FileKind, INLINE_MAX, Store};
 use bivouac_proto::meta::{Create, MetaReply, MetaRequest, OpenHow};
+use bivouac_proto::status::Failure;
 use bivouac_proto::{Errno, OpenId};
 use std::io::IoSliceMut;
 use std::sync::Arc;
@@ -42,6 +43,7 @@ pub(crate) fn how(flags: i32) -> OpenHow {
         truncate: flags & libc::O_TRUNC != 0,
         directory: flags & libc::O_DIRECTORY != 0,
         create: None,
+        pass: flags & libc::O_ACCMODE == libc::O_RDONLY,
     }
 }
 
@@ -65,6 +67,8 @@ pub(crate) struct Registered {
     pub(crate) created: bool,
     /// What is in it, if it is small and to be read.
     contents: Option<Contents>,
+    /// Of its sub-file, if that is all of it and to be read.
+    came: Option<Came>,
 }
 
 /// What a server has answered to an open. It registers files only; of all else it says what it is.
@@ -151,12 +155,15 @@ impl Client {
         }
         slot.kind.store(kind, Ordering::Release);
         let mut file = File::new(id, ino, kind == KIND_DIRECTORY);
-        let Found::File(Registered { attr, created, contents }) = found else {
+        let Found::File(Registered { attr, created, contents, came }) = found else {
             return Ok((Handle::new(self, file), None));
         };
         file.contents = contents;
         let handle = Handle::new(self, file);
         handle.data().learn(&attr);
+        if let Some(came) = came {
+            handle.data().came(came);
+        }
         Ok((handle, Some((attr, created))))
     }
 
@@ -167,20 +174,22 @@ impl Client {
         let before = self.requests().before(shard);
         let into = &mut [IoSliceMut::new(&mut record)];
         let exclusive = how.create.is_some_and(|create| create.exclusive);
-        match self.namespace().entry(place, into, |at| MetaRequest::Open { at, how, open })? {
-            (MetaReply::Opened { attr, created, target }, length) => {
+        let (reply, length, came) =
+            self.namespace().opening(place, into, |at| MetaRequest::Open { at, how, open })?;
+        match reply {
+            MetaReply::Opened { attr, created, target } => {
                 let record = record.get(..length).unwrap_or_default();
-                let registered = self.registered(before, how, (attr, created), record);
+                let registered = self.registered(before, how, (attr, created), (record, came));
                 Ok(Entry::Opened(Opened { registered, target }))
             }
-            (MetaReply::Elsewhere { .. }, _) if exclusive => Err(Errno::EXIST.into()),
-            (MetaReply::Elsewhere { ino, kind: FileKind::Directory }, _) => Ok(Entry::Directory(ino)),
-            (MetaReply::Elsewhere { ino, kind: FileKind::Symlink }, _) => {
+            MetaReply::Elsewhere { .. } if exclusive => Err(Errno::EXIST.into()),
+            MetaReply::Elsewhere { ino, kind: FileKind::Directory } => Ok(Entry::Directory(ino)),
+            MetaReply::Elsewhere { ino, kind: FileKind::Symlink } => {
                 let (attr, target) = self.namespace().inode(ino, FileKind::Symlink).map_err(led_to)?;
-                let registered = Registered { attr, created: false, contents: None };
+                let registered = Registered { attr, created: false, contents: None, came: None };
                 Ok(Entry::Opened(Opened { registered, target }))
             }
-            (MetaReply::Elsewhere { ino, .. }, _) => {
+            MetaReply::Elsewhere { ino, .. } => {
                 self.open_registered(ino, how, open).map(Entry::Opened).map_err(led_to)
             }
             _ => Err(Errno::PROTO.into()),
@@ -192,12 +201,15 @@ impl Client {
         let mut record = [0; INLINE_MAX];
         let before = self.requests().before(ino.shard());
         let request = MetaRequest::OpenInode { ino, how, open };
-        match self.requests().meta_with(ino, &request, &[], &mut [IoSliceMut::new(&mut record)])? {
-            (MetaReply::Opened { attr, target, .. }, length) => {
+        let into = &mut [IoSliceMut::new(&mut record)];
+        match self.requests().meta_opening(To::inode(ino), &request, into) {
+            Ok((MetaReply::Opened { attr, target, .. }, length, came)) => {
                 let record = record.get(..length).unwrap_or_default();
-                Ok(Opened { registered: self.registered(before, how, (attr, false), record), target })
+                Ok(Opened { registered: self.registered(before, how, (attr, false), (record, came)), target })
             }
-            _ => Err(Errno::PROTO),
+            Ok(_) => Err(Errno::PROTO),
+            Err(Failure::Errno(errno)) => Err(errno),
+            Err(Failure::Refused(_)) => Err(Errno::STALE),
         }
     }
 
@@ -212,18 +224,21 @@ impl Client {
         let create = Some(Create { mode, exclusive: flags & libc::O_EXCL != 0 });
         let how = OpenHow { create, truncate: false, directory: false, ..how(flags) };
         match self.requests().meta_on(dir, &MetaRequest::MakeTemporary { dir, how, open })? {
-            MetaReply::Opened { attr, .. } => Ok(Registered { attr, created: true, contents: None }),
+            MetaReply::Opened { attr, .. } => {
+                Ok(Registered { attr, created: true, contents: None, came: None })
+            }
             _ => Err(Errno::PROTO),
         }
     }
 
-    /// What came with the answer to the question after `before`; `record` are the contents of a small file.
+    /// What came with the answer to the question after `before`; `record` are the contents of a small file, `came` is the
+    /// descriptor of a larger one.
     fn registered(
         &self,
         before: Option<Before>,
         how: OpenHow,
         (attr, created): Made,
-        record: &[u8],
+        (record, came): (&[u8], Option<Came>),
     ) -> Registered {
         let mut contents = None;
         if attr.kind == FileKind::File {
@@ -232,6 +247,6 @@ impl Client {
                 contents = self.requests().keep(before, &attr, record);
             }
         }
-        Registered { attr, created, contents }
+        Registered { attr, created, contents, came }
     }
 }

@@ -29,6 +29,7 @@ pub(crate) use data::{
     DataJob, OUTDATED, ahead_job, copy_job, data_done, data_job, piece_job, read_job, write_job,
 };
 pub(crate) use known::{Before, Contents};
+pub(crate) use metadata::Came;
 pub(crate) use to::To;
 
 /// The requests of a process.

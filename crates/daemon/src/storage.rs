@@ -9,6 +9,7 @@
 
 mod begin;
 mod blocks;
+mod opened;
 
 use crate::around::Around;
 use crate::config::ServerConfig;
@@ -36,7 +37,7 @@ use bivouac_proto::status::Failure;
 use bivouac_proto::{Errno, Family, Header, Refusal, Reply, Request};
 use bivouac_transport::engine::budget::OVERLAP;
 use bivouac_transport::{Call, Responder};
-use rustix::fd::BorrowedFd;
+use rustix::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
@@ -322,7 +323,15 @@ impl Service for Storage {
         }
         let outcome = match (&request, &session.role) {
             (Request::Meta(request), Role::Client { credentials, node, .. }) => {
-                self.meta((credentials.clone(), *node), header, request, payload, reply)
+                match self.meta((credentials.clone(), *node), header, request, payload, reply) {
+                    Ok(done) if session.pid.is_some() => match (self.with_opened(request, &done), done) {
+                        (Some((sub_file, descriptor)), Reply::Meta(opened)) => {
+                            return reply.ok_descriptor(&Reply::Opened(sub_file, opened), descriptor.as_fd());
+                        }
+                        (_, done) => Ok(done),
+                    },
+                    outcome => outcome,
+                }
             }
             // Daemons do not act for a user: releases and the like are carried out with the superuser's
             // rights.

@@ -4,12 +4,8 @@ mod common;
 
 use bivouac_client::host::Plain;
 use bivouac_client::{Client, Wanted};
-use bivouac_daemon::controller::ControlLink;
 use bivouac_layout::Ino;
 use bivouac_proto::Errno;
-use bivouac_proto::control::{ControlReply, ControlRequest};
-use bivouac_testing::HANG;
-use bivouac_transport::Endpoint;
 use common::{Cluster, cluster, pattern};
 use std::io::IoSlice;
 use std::sync::Arc;
@@ -101,25 +97,13 @@ fn thousands_of_files_take_few_requests_also_in_a_directory_that_was_split_meanw
         c.write(path, &pattern(if i % 10 == 0 { 6000 + i } else { i }));
     }
     let names: Vec<&[u8]> = paths.iter().map(|path| path.as_bytes()).collect();
-    let before = operations(&c);
+    let before = c.operations();
     let read = reader.read_files(Ino::ROOT, &names);
-    let requests = operations(&c) - before;
+    let total = |(meta, data): (u64, u64)| meta + data;
+    let requests = total(c.operations()) - total(before);
     for (i, bytes) in read.into_iter().enumerate() {
         assert_eq!(bytes, Ok(pattern(if i % 10 == 0 { 6000 + i } else { i })), "{i}");
     }
     assert!(requests < 200, "{requests} requests for {} files", names.len());
     reader.detach();
-}
-
-/// Operations on metadata and blocks that all servers have carried out.
-fn operations(c: &Cluster) -> u64 {
-    let of = |server: &bivouac_layout::map::Server| {
-        let mut link =
-            ControlLink::connect(&Endpoint::Tcp(server.address), &c.key, 99, HANG).expect("connected");
-        match link.request(ControlRequest::Stats) {
-            Ok(Some(ControlReply::Stats(stats))) => stats.meta_operations + stats.data_operations,
-            other => panic!("no answer: {other:?}"),
-        }
-    };
-    c.map.servers.iter().map(of).sum()
 }

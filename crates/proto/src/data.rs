@@ -5,7 +5,7 @@
 //! written.
 
 use crate::attr::Time;
-use bivouac_layout::Ino;
+use bivouac_layout::{Ino, ServerId};
 use serde::{Deserialize, Serialize};
 
 /// What `fallocate` does.
@@ -41,6 +41,17 @@ pub enum Access {
     Write,
     /// Reading and writing; the sub-file is made.
     Make,
+}
+
+/// Of which process a descriptor of a sub-file is that was not asked for by [`DataRequest::Pass`].
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Debug)]
+pub struct SubFile {
+    /// The server that passes it.
+    pub server: ServerId,
+    /// Its succession.
+    pub succession: u32,
+    /// How often, before it was passed, a sub-file of the file's fence word had become another local file.
+    pub moved: u64,
 }
 
 /// Requests for data. Offsets and lengths are those of the file.

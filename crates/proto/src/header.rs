@@ -26,7 +26,7 @@ use serde::{Deserialize, Serialize};
 /// First bytes of every message.
 pub const MAGIC: u32 = u32::from_le_bytes(*b"BVWK");
 /// Version of the whole wire format.
-pub const VERSION: u16 = 27;
+pub const VERSION: u16 = 28;
 /// Bytes of a header.
 pub const HEADER_LEN: usize = 64;
 /// Longest body, bytes.

@@ -152,6 +152,9 @@ pub enum Reply {
     Fetch(lazy::FetchReply),
     /// Answer to a [`Request::Gather`]: of each piece, whether it is in the payload.
     Gathered(Vec<bool>),
+    /// Answer to an open for reading of a file that lies on the answering server as a whole: the descriptor of its sub-file comes
+    /// with it.
+    Opened(data::SubFile, meta::MetaReply),
 }
 
 #[cfg(test)]

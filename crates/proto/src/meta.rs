@@ -39,6 +39,9 @@ pub struct OpenHow {
     pub directory: bool,
     /// Make the file if it is not there.
     pub create: Option<Create>,
+    /// The program is on the server's node and is going to read: if all of the file lies on the server that answers, a descriptor
+    /// of its sub-file may come with the answer ([`crate::Reply::Opened`]).
+    pub pass: bool,
 }
 
 /// How to make a new file.

@@ -2,7 +2,8 @@
 //!
 //! A server on the client's node passes the descriptor of its sub-file of a file over its Unix socket; from
 //! then on blocks that lie there are read and written without the server. One descriptor for each server,
-//! taken at the first access that needs it, kept for as long as the open file.
+//! taken at the first access that needs it, or with the open of a file that lies on one server and is only read; kept for as long
+//! as the open file.
 //!
 //! Each access looks at the server's fence page before and after ([`bivouac_node::fences`]). If the page says
 //! that the file must not be accessed directly, the server has to be asked instead. If it says that the
@@ -11,13 +12,14 @@
 
 use super::layouts::Known;
 use crate::host::OwnFd;
-use crate::requests::{OUTDATED, Requests};
-use bivouac_layout::{Ino, Map, ServerId};
+use crate::requests::{Came, OUTDATED, Requests};
+use bivouac_layout::{Ino, Map, Server, ServerId};
 use bivouac_node::fences::{Reading, Under};
 use bivouac_node::{ByServer, FencePage};
 use bivouac_proto::Errno;
-use bivouac_proto::data::{Access, DataRequest};
+use bivouac_proto::data::{self as proto, Access, DataRequest};
 use rustix::fd::BorrowedFd;
+use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 
@@ -131,6 +133,26 @@ impl SubFiles {
     }
 }
 
+impl SubFiles {
+    /// Takes over a descriptor that came with the answer to the open, for a description that only reads.
+    pub(crate) fn came(&self, (requests, map): (&Requests, &Map), ino: Ino, came: Came) {
+        let Came { of: proto::SubFile { server, succession, moved }, fd } = came;
+        // By this map, another one may have the server's number.
+        let is_here =
+            |host: &&Server| host.succession() == succession && host.node == requests.session().node();
+        let file = OwnFd::new(requests.session().host(), fd);
+        if !requests.session().local_access() || map.server(server).filter(is_here).is_none() {
+            return;
+        }
+        if let (Some(fences), Some(place)) =
+            (requests.fetch_fences(server, succession), self.places.get(server))
+        {
+            let under = fences.passed(ino, moved);
+            place.install(ptr::null_mut(), Passed::new(file, (under, fences), succession, map));
+        }
+    }
+}
+
 impl Place {
     #[inline]
     fn latest(&self) -> Option<&Passed> {
@@ -168,24 +190,34 @@ impl Place {
                 return None;
             }
         };
-        let new = Box::into_raw(Box::new(Passed {
-            file: OwnFd::new(requests.session().host(), fd),
+        let file = OwnFd::new(requests.session().host(), fd);
+        self.install(before, Passed::new(file, (under, fences), succession, map));
+        Some(())
+    }
+
+    /// The next accesses go by this descriptor, unless another thread has installed one after `before` already.
+    fn install(&self, before: *mut Passed, new: Passed) {
+        let new = Box::into_raw(Box::new(Passed { stale: before, ..new }));
+        if self.passed.compare_exchange(before, new, Ordering::AcqRel, Ordering::Acquire).is_err() {
+            // SAFETY: another thread was first; ours is still ours alone, and the stale one is theirs now.
+            drop(unsafe { Box::from_raw(new) });
+        }
+    }
+}
+
+impl Passed {
+    fn new(file: OwnFd, (under, fences): (Under, Arc<FencePage>), succession: u32, map: &Map) -> Passed {
+        Passed {
+            file,
             under,
             fences,
             succession,
             found_in: AtomicU64::new(map.epoch.0),
             outdated: AtomicBool::new(false),
-            stale: before,
-        }));
-        if self.passed.compare_exchange(before, new, Ordering::AcqRel, Ordering::Acquire).is_err() {
-            // SAFETY: another thread was first; ours is still ours alone, and the stale one is theirs now.
-            drop(unsafe { Box::from_raw(new) });
+            stale: ptr::null_mut(),
         }
-        Some(())
     }
-}
 
-impl Passed {
     /// Whether the server's number still belongs, by the map of this access, to who passed the descriptor. That map is mostly the
     /// one in which this was found last. (Maps do not change, and an epoch is that of one map: a relaxed order does.)
     #[inline]

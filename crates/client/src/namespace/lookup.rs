@@ -4,7 +4,7 @@ use super::Namespace;
 use super::again::{Failing, MAX_GONE};
 use super::walk::Place;
 use crate::memory::Reached;
-use crate::requests::To;
+use crate::requests::{Came, To};
 use bivouac_layout::{Ino, namespace};
 use bivouac_proto::attr::{Attr, FileKind, PATH_MAX};
 use bivouac_proto::meta::{At, MetaReply, MetaRequest};
@@ -19,11 +19,21 @@ impl Namespace {
         into: &mut [std::io::IoSliceMut<'_>],
         request: impl Fn(At<'n>) -> MetaRequest<'n>,
     ) -> Result<(MetaReply, usize), Failing> {
+        self.opening(place, into, request).map(|(reply, length, _)| (reply, length))
+    }
+
+    /// The same for an open, with the descriptor that has come.
+    pub(crate) fn opening<'n>(
+        &self,
+        place: &'n Place,
+        into: &mut [std::io::IoSliceMut<'_>],
+        request: impl Fn(At<'n>) -> MetaRequest<'n>,
+    ) -> Result<(MetaReply, usize, Option<Came>), Failing> {
         let (dir, name) = (place.dir, &place.name[..]);
         for _ in 0..3 {
             let split = self.memory().paths().is_split(dir);
             let to = To::entry(dir, split, name, place.reached);
-            match self.requests().meta(to, &request(At { dir, split, name }), &[], into) {
+            match self.requests().meta_opening(to, &request(At { dir, split, name }), into) {
                 Err(Failure::Refused(Refusal::DirectorySplit)) => self.memory().paths().learn_split(dir),
                 other => return other.map_err(Failing::from),
             }

@@ -4,13 +4,29 @@ use super::Requests;
 use super::asking::Asking;
 use super::to::To;
 use bivouac_layout::Ino;
-use bivouac_node::SlotId;
 use bivouac_node::release::begin_opening;
+use bivouac_node::{Fd, SlotId};
+use bivouac_proto::data::SubFile;
 use bivouac_proto::meta::{Change, MetaReply, MetaRequest};
 use bivouac_proto::status::Failure;
 use bivouac_proto::{Errno, Refusal, Reply, Request};
 use bivouac_transport::engine::{self, Answered, Target, Watch};
 use std::io::{IoSlice, IoSliceMut};
+
+/// A descriptor of a sub-file that came with the answer to an open.
+pub(crate) struct Came {
+    pub(crate) of: SubFile,
+    pub(crate) fd: Fd,
+}
+
+/// What a request to the metadata was answered.
+struct Carried {
+    reply: MetaReply,
+    /// Of the payload, bytes.
+    length: usize,
+    change: Change,
+    came: Option<Came>,
+}
 
 impl Requests {
     /// A request about a file or directory by its number, to the shard of that inode.
@@ -64,6 +80,17 @@ impl Requests {
         self.meta_changing(to, request, payload, into).map(|(reply, length, _)| (reply, length))
     }
 
+    /// The open of something, with the descriptor that has come.
+    pub(crate) fn meta_opening(
+        &self,
+        to: To,
+        request: &MetaRequest<'_>,
+        into: &mut [IoSliceMut<'_>],
+    ) -> Result<(MetaReply, usize, Option<Came>), Failure> {
+        self.meta_answered(to, request, &[], into)
+            .map(|Carried { reply, length, came, .. }| (reply, length, came))
+    }
+
     /// The same, with what it has changed besides what the reply says.
     pub(crate) fn meta_changing(
         &self,
@@ -72,6 +99,17 @@ impl Requests {
         payload: &[IoSlice<'_>],
         into: &mut [IoSliceMut<'_>],
     ) -> Result<(MetaReply, usize, Change), Failure> {
+        self.meta_answered(to, request, payload, into)
+            .map(|Carried { reply, length, change, .. }| (reply, length, change))
+    }
+
+    fn meta_answered(
+        &self,
+        to: To,
+        request: &MetaRequest<'_>,
+        payload: &[IoSlice<'_>],
+        into: &mut [IoSliceMut<'_>],
+    ) -> Result<Carried, Failure> {
         let era = self.memory().era();
         if let MetaRequest::Open { open, .. }
         | MetaRequest::OpenInode { open, .. }
@@ -92,16 +130,20 @@ impl Requests {
                 received => break received?,
             }
         };
-        match received.reply {
+        let (length, nothing) = (received.payload_len, Change::default());
+        let (reply, change, came) = match received.reply {
             Reply::Changed(change, reply) => {
                 let written = payload.iter().map(|slice| slice.len()).sum();
                 self.has_changed(era, to.shard(), (request, written), &reply, change);
-                Ok((reply, received.payload_len, change))
+                (reply, change, None)
             }
-            Reply::Meta(reply) => Ok((reply, received.payload_len, Change::default())),
-            Reply::Done => Ok((MetaReply::Done, received.payload_len, Change::default())),
-            _ => Err(Errno::PROTO.into()),
-        }
+            Reply::Meta(reply) => (reply, nothing, None),
+            Reply::Done => (MetaReply::Done, nothing, None),
+            // Without the descriptor: the process may have no room for another one.
+            Reply::Opened(of, reply) => (reply, nothing, received.fd.map(|fd| Came { of, fd })),
+            _ => return Err(Errno::PROTO.into()),
+        };
+        Ok(Carried { reply, length, change, came })
     }
 
     /// Sends a request to the metadata for which no answer is awaited; it may still be lost with a lost

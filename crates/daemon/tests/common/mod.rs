@@ -152,6 +152,20 @@ impl Drop for Cluster {
 }
 
 impl Cluster {
+    /// Operations on metadata, and on blocks, that all servers have carried out.
+    pub fn operations(&self) -> (u64, u64) {
+        let of = |server: &Server| {
+            let endpoint = Endpoint::Tcp(server.address);
+            let mut link = ControlLink::connect(&endpoint, &self.key, 99, HANG).expect("connected");
+            match link.request(ControlRequest::Stats) {
+                Ok(Some(ControlReply::Stats(stats))) => (stats.meta_operations, stats.data_operations),
+                other => panic!("no answer: {other:?}"),
+            }
+        };
+        let each = self.map.servers.iter().map(of);
+        each.fold((0, 0), |(meta, data), (more_meta, more_data)| (meta + more_meta, data + more_data))
+    }
+
     pub fn open(&self, path: &str, flags: i32) -> Result<Arc<Handle>, Fail> {
         self.client.open(Ino::ROOT, path.as_bytes(), flags, 0o644)
     }

@@ -36,6 +36,17 @@ impl FencePage {
         Under { ino, word: index, moved: word.moved() }
     }
 
+    /// The server's part: how often a sub-file of the file's word has become another local file. To be read before the descriptor
+    /// is opened that is passed with this ([`FencePage::passed`]).
+    pub fn moved(&self, ino: Ino) -> u64 {
+        self.word(ino).1.moved()
+    }
+
+    /// What a descriptor was passed under, by what the server has read before ([`FencePage::moved`]).
+    pub fn passed(&self, ino: Ino, moved: u64) -> Under {
+        Under { ino, word: self.word(ino).0, moved }
+    }
+
     /// Whether a descriptor may be of a local file that is not the sub-file any more. It has to be asked for
     /// again.
     #[inline]

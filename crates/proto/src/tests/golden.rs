@@ -34,7 +34,7 @@ fn a_header_is_these_bytes() {
     };
     let expected = [
         "4256574b", // magic
-        "1b00",     // version
+        "1c00",     // version
         "01",       // kind
         "01",       // flags
         "03020100", // body
@@ -60,7 +60,7 @@ fn requests_are_these_bytes() {
     let cases = [
         (
             Request::Meta(MetaRequest::Open { at, how, open }),
-            "0003010005612e6f7574010000000001a40301ac020506",
+            "0003010005612e6f7574010000000001a4030100ac020506",
         ),
         (
             Request::Data(DataRequest::Read { ino: Ino(1 << 52), offset: 1 << 20, len: 512 }),

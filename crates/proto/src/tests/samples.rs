@@ -8,7 +8,9 @@ use crate::control::{
     ControlReply, ControlRequest, FileLoss, Grant, HeldFile, Holder, Member, ServerHealth, Stats, Ward,
 };
 use crate::copies::{self, Copied, CopyReply, CopyRequest, Mark, Sender, Sent, Stripe};
-use crate::data::{Access, DataReply, DataRequest, Fallocate, GATHER_MAX, Gather, Share, SmallPiece};
+use crate::data::{
+    Access, DataReply, DataRequest, Fallocate, GATHER_MAX, Gather, Share, SmallPiece, SubFile,
+};
 use crate::lazy::{FetchRequest, LazyFile, Source, Unfetchable};
 use crate::meta::{
     At, Change, Create, ENTRUST_MAX, Entrusted, LOOK_MAX, LockOwner, LockRange, Looked, MetaReply,
@@ -323,6 +325,7 @@ fn meta_requests() -> Vec<MetaRequest<'static>> {
         truncate: true,
         directory: false,
         create: Some(Create { mode: 0o7777, exclusive: true }),
+        pass: true,
     };
     let set = SetAttr {
         mode: Some(0o7777),
@@ -686,6 +689,10 @@ pub(super) fn replies() -> Vec<Reply> {
         .chain(restripe.map(Reply::Restripe))
         .chain([Ok(()), Err(unfetchable())].map(Reply::Fetch))
         .chain([Reply::Gathered(vec![true, false, true])])
+        .chain([Reply::Opened(
+            SubFile { server: ServerId(u16::MAX), succession: u32::MAX, moved: u64::MAX },
+            MetaReply::Opened { attr: attr(), created: false, target: Vec::new() },
+        )])
         .collect()
 }
 
