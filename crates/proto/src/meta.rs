@@ -39,8 +39,8 @@ pub struct OpenHow {
     pub directory: bool,
     /// Make the file if it is not there.
     pub create: Option<Create>,
-    /// The program is on the server's node and is going to read: if all of the file lies on the server that answers, a descriptor
-    /// of its sub-file may come with the answer ([`crate::Reply::Opened`]).
+    /// The program is only going to read. If the server that answers has all of the file, and the program is on its node, a
+    /// descriptor of the sub-file may come with the answer ([`crate::Reply::Opened`]).
     pub pass: bool,
 }
 

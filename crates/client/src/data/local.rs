@@ -131,9 +131,7 @@ impl SubFiles {
         place.fetch((requests, map), server, (ino, known), access)?;
         self.sub_file(place.latest()?)
     }
-}
 
-impl SubFiles {
     /// Takes over a descriptor that came with the answer to the open, for a description that only reads.
     pub(crate) fn came(&self, (requests, map): (&Requests, &Map), ino: Ino, came: Came) {
         let Came { of: proto::SubFile { server, succession, moved }, fd } = came;

@@ -5,10 +5,12 @@
 //! working directory becomes a *mirror*: an empty directory `<node directory>/cwd/<inode>/<inode>`, named by
 //! the inode number of the real one. Its name tells any process where it is, a rename of the real directory
 //! changes nothing, and a relative path that escapes the faces finds nothing there rather than a wrong file.
-//! (A process that is started in a forwarded directory, on a node that sees it, too, has no mirror, and needs none.)
 //! Once entered, the mirror and the directory above it are removed: where nothing has a name, nobody can
 //! create anything, not even the superuser, and what a program without the library writes fails rather than
 //! goes astray.
+//!
+//! A forwarded directory may be a directory of the node's own, too. A process that is started in it has no mirror: the library asks
+//! the I/O node for the inode number of the directory that the kernel names.
 //!
 //! What is known is kept until the next change. Other threads and signal handlers may ask while it changes,
 //! so changes are counted, when they begin and when they end: what was found out while none was under way
