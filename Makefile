@@ -4,12 +4,10 @@
 PACKAGES := build-essential pkg-config git curl iproute2 openssh-client perl python3 python3-venv bc time \
             openjdk-17-jdk-headless maven fio bindfs rsync sqlite3 mpich libmpich-dev libhdf5-mpich-dev attr util-linux
 
-# Suites of others that the tests run, with their versions on crates.io. They go beside what is built.
-TOOLS := pjdfstest@0.2.2 fsx@0.3.2
-
-# Checks of what dependencies bring along: licences, versions, where they are from (deny.toml). Where the database of advisories
-# can be reached (a git clone): make lint DENY="advisories bans licenses sources".
-LINTERS := cargo-deny@0.20.2
+# Suites of others that the tests run, and what checks what dependencies bring along (licences, versions, where they are from:
+# deny.toml), with their versions on crates.io. They go beside what is built. Where the database of advisories can be reached
+# (a git clone): make lint DENY="advisories bans licenses sources".
+TOOLS := pjdfstest@0.2.2 fsx@0.3.2 cargo-deny@0.20.2
 DENY ?= bans licenses sources
 
 # What rows of the benchmarks compare with or run on.
@@ -42,13 +40,7 @@ build:
 
 setup:
 	@scripts/setup.sh $(PACKAGES)
-	@for tool in $(TOOLS); do \
-	    [ -x $(TARGET)/tools/bin/$${tool%@*} ] || $(CARGO) install --quiet --locked --root $(TARGET)/tools $$tool || exit 1; \
-	done
-	@# A checker runs for a second: building it without optimization saves minutes.
-	@for tool in $(LINTERS); do \
-	    [ -x $(TARGET)/tools/bin/$${tool%@*} ] || $(CARGO) install --quiet --locked --debug --root $(TARGET)/tools $$tool || exit 1; \
-	done
+	@scripts/tools.sh $(TARGET)/tools $(TOOLS)
 
 lint:
 	@$(CARGO) fmt --all --check

@@ -278,7 +278,7 @@ impl Site {
         stat.rsplit(')').next().is_some_and(|rest| !rest.trim().is_empty() && !rest.trim().starts_with('Z'))
     }
 
-    /// Sends a signal to a process that the test has started.
+    /// Sends a signal to a process that the test has started. (To stop it: [`Site::stop`].)
     pub fn kill(pid: i32, signal: rustix::process::Signal) {
         let pid = rustix::process::Pid::from_raw(pid).expect("a process number");
         rustix::process::kill_process(pid, signal).expect("the process is there");

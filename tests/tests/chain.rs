@@ -131,7 +131,7 @@ fn long_writes_go_on_while_copies_in_the_middle_are_stopped() {
         for (server, pause) in [(1, 100), (2, 1300), (3, 300), (2, 100), (1, 1300), (3, 4000)] {
             std::thread::sleep(Duration::from_millis(300));
             let pid = site.server_pid(name, server);
-            Site::kill(pid, Signal::STOP);
+            Site::stop(pid);
             std::thread::sleep(Duration::from_millis(pause));
             Site::kill(pid, Signal::CONT);
             all_in_step(site, name);

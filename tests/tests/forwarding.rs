@@ -361,7 +361,7 @@ fn another_server_forwards(test: &str, copies: &str) {
     eventually("both have served it", || has_served(0) && has_served(1));
     // It hangs until others have taken its place, and goes on then with whatever it had begun.
     let hangs = site.server_pid(&name, 1);
-    Site::kill(hangs, rustix::process::Signal::STOP);
+    Site::stop(hangs);
     eventually("the other one forwards alone", || io_nodes() == [0]);
     std::thread::sleep(Duration::from_millis(500));
     Site::kill(hangs, rustix::process::Signal::CONT);
@@ -603,7 +603,7 @@ waiting = set(children)
 while waiting and time.monotonic() < until:
     waiting = {pid for pid in waiting if not waits(pid)}
     time.sleep(0.01)
-assert not waiting, "not all have sent their requests"
+assert not waiting, "not all have sent their requests: %s" % [list(calls)[children.index(pid)] for pid in waiting]
 print("calling", flush=True)
 for _ in calls: os.wait()
 print(os.read(said, 10000).decode(), end="")
@@ -620,7 +620,7 @@ fn what_a_killed_io_node_may_have_done_is_an_error_and_never_a_guess() {
     let mut program = Paused::start(&site, &name, UNKNOWN, path);
     let io_node = site.status(&name)["servers"][0]["pid"].as_i64().expect("a process") as i32;
     // What is sent to a stopped process is lost with it, and whoever sent it cannot know that.
-    Site::kill(io_node, rustix::process::Signal::STOP);
+    Site::stop(io_node);
     program.go_on();
     assert_eq!(program.next_line(), "calling\n");
     Site::kill(io_node, rustix::process::Signal::KILL);

@@ -83,7 +83,7 @@ fn an_io_node_that_is_stopped_for_ten_seconds_loses_nothing() {
     let mut program = Signalled::start_in(&site, &name, "checks", CHECKS, &directory);
     program.hears("works");
     let io_node = site.server_pid(&name, 0);
-    Site::kill(io_node, Signal::STOP);
+    Site::stop(io_node);
     std::thread::sleep(Duration::from_secs(10));
     Site::kill(io_node, Signal::CONT);
     goes_on(&mut program, &site, "afterwards");
@@ -101,7 +101,7 @@ fn where_there_are_copies_programs_see_no_error_of_an_io_node_that_is_stopped_fo
     let mut program = Signalled::start_in(&site, &name, "checks", CHECKS, &directory);
     program.hears("works");
     let io_node = site.server_pid(&name, 0);
-    Site::kill(io_node, Signal::STOP);
+    Site::stop(io_node);
     let stopped = Instant::now();
     goes_on(&mut program, &site, "through another one");
     std::thread::sleep(Duration::from_secs(10).saturating_sub(stopped.elapsed()));

@@ -95,8 +95,8 @@ fn a_server_that_is_cut_off_serves_nobody_on_its_own_node_after_its_lease() {
 #[test]
 fn a_server_that_is_stopped_for_longer_than_its_lease_serves_nothing_old_when_it_goes_on() {
     nobody_is_told_old_news("stopped", |_, site, name, is_parted| {
-        let signal = if is_parted { Signal::STOP } else { Signal::CONT };
-        Site::kill(site.server_pid(name, 1), signal);
+        let pid = site.server_pid(name, 1);
+        if is_parted { Site::stop(pid) } else { Site::kill(pid, Signal::CONT) }
     });
 }
 
@@ -108,7 +108,7 @@ fn status_shows_leases_and_counts_servers_that_were_replaced_although_they_lived
     eventually("there are leases", || (0..3).all(|server| lease(server).as_u64().is_some_and(|ms| ms > 0)));
     assert_eq!(site.status(&name)["false_failovers"], 0);
     let pid = site.server_pid(&name, 2);
-    Site::kill(pid, Signal::STOP);
+    Site::stop(pid);
     let state = || site.status(&name)["servers"][2]["state"].clone();
     eventually("it is down", || state() == "down");
     Site::kill(pid, Signal::CONT);

@@ -98,8 +98,9 @@ fn a_large_file_that_a_program_writes_all_the_time_moves_too_range_by_range() {
         assert_eq!(holders(&site, &name, "/large/large"), then);
         load.assert_alive();
     };
-    change(&["expand", &name, "--servers", "+2", "--max-rate", "40M"], 4);
-    change(&["shrink", &name, "--server", "0", "--max-rate", "40M"], 3);
+    // Each server takes in some 50 MiB, and then three of them 16 MiB each: at these rates not in less than two seconds.
+    change(&["expand", &name, "--servers", "+2", "--max-rate", "20M"], 4);
+    change(&["shrink", &name, "--server", "0", "--max-rate", "8M"], 3);
     let done = load.end();
     assert!(done.worst < 10.0, "a write has waited for {} s", done.worst);
     verify(&site, &name);

@@ -338,7 +338,7 @@ fn who_is_heard_of_too_late_has_lost_its_locks_and_is_told_so() {
     other.run("files = opened()");
     assert_eq!(other.can_lock("'lockf', EX, 0, 10"), 0);
     let agent = site.agent_pid(&name, 1);
-    Site::kill(agent, Signal::STOP);
+    Site::stop(agent);
     restart(&site, &name, 0, By::Hand);
     let begun = Instant::now();
     other.tell("each(files[:0], 'lockf', EX); print(tried(files, 'lockf', EX, 0, 10))");

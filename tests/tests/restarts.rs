@@ -336,7 +336,7 @@ fn a_server_whose_storage_is_damaged_is_not_started_for_ever() {
     let log = logs.max_by_key(|path| path.metadata().expect("is there").len()).expect("a log");
     // Behind the server's back; it finds out when it starts again.
     let whole = std::fs::read(&log).expect("reads");
-    Site::kill(pid(&site, &name, 0), Signal::STOP);
+    Site::stop(pid(&site, &name, 0));
     std::fs::write(&log, &whole[..whole.len() / 10]).expect("writes");
     kill(&site, &name, 0);
     let shown = log.display().to_string();

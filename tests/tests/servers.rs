@@ -141,7 +141,7 @@ print('locked', sorted(locked), flush=True)
     let mut says = || said.next().expect("it goes on").expect("text");
     assert_eq!(says(), "ready");
     let stopped = Instant::now();
-    Site::kill(pid, Signal::STOP);
+    Site::stop(pid);
     eventually("shown as down", || server_is(&site, &name, victim, "down"));
     // Its process is there, and its machine answers for it: it may just be waiting for a processor.
     assert!(stopped.elapsed() > Duration::from_secs(8), "{:?}", stopped.elapsed());

@@ -102,7 +102,7 @@ fn nobody_reads_what_is_old_from_another_copy() {
     all_see_the_same("three", "3", |_, site, name| {
         for server in [0, 1, 2, 2, 1, 0, 1, 2] {
             let pid = site.server_pid(name, server);
-            Site::kill(pid, Signal::STOP);
+            Site::stop(pid);
             std::thread::sleep(Duration::from_millis(300));
             Site::kill(pid, Signal::CONT);
             std::thread::sleep(Duration::from_millis(200));
@@ -124,7 +124,7 @@ fn nobody_reads_what_is_old_while_servers_die_and_hang_and_come_back() {
         }
         for server in [1, 2] {
             let pid = site.server_pid(name, server);
-            Site::kill(pid, Signal::STOP);
+            Site::stop(pid);
             std::thread::sleep(Duration::from_secs(4));
             Site::kill(pid, Signal::CONT);
             all_in_step(site, name);
@@ -139,7 +139,7 @@ fn the_primary_dies_after_one_copy_has_a_write_and_before_another_one() {
         // what it had begun when others have.
         for (dies, hangs, millis) in [(0, 2, 500), (1, 0, 500), (2, 1, 3000), (0, 1, 3000), (1, 2, 3000)] {
             let pid = site.server_pid(name, hangs);
-            Site::kill(pid, Signal::STOP);
+            Site::stop(pid);
             std::thread::sleep(Duration::from_millis(500));
             Site::kill(site.server_pid(name, dies), Signal::KILL);
             std::thread::sleep(Duration::from_millis(millis));

@@ -66,7 +66,7 @@ fn a_command_that_was_suspended_goes_on() {
     let child = site.command(words).stderr(Stdio::piped()).spawn().expect("starts");
     let copied = || site.sh(&name, "find /bivouac/in -type f | wc -l").out.trim().parse().unwrap_or(0);
     eventually("it copies", || copied() > 3);
-    Site::kill(child.id() as i32, Signal::STOP);
+    Site::stop(child.id() as i32);
     // Longer than a worker goes on without the command.
     let mut before: u32 = copied();
     eventually("the worker pauses", || {

@@ -203,7 +203,7 @@ impl<'a> Siege<'a> {
             }
             Fault::All => daemons.iter().for_each(|pid| Site::kill(*pid, Signal::KILL)),
             Fault::Stopped => {
-                Site::kill(daemons[victim], Signal::STOP);
+                Site::stop(daemons[victim]);
                 match self.random.one_in(4) {
                     true => self.pause(11_000, 13_000),
                     false => self.pause(500, 6_000),
