@@ -18,10 +18,11 @@ CARGO ?= cargo
 RUN_TESTS = $(CARGO) test --quiet --no-fail-fast --config 'target."cfg(unix)".runner = "$(abspath scripts/run-test.sh)"'
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 
-.PHONY: help build setup lint test unit system python wheel jar jar-test demo bench bench-faults bench-malleability explore-demo clean
+.PHONY: help build setup lint test unit portable system python wheel jar jar-test demo bench bench-faults bench-malleability explore-demo clean
 
 help:
 	@echo "make build   the programs: $(TARGET)/release/bivouac and libbivouac_preload.so beside it; the C library: $(TARGET)/library"
+	@echo "make portable  the same for every machine with glibc 2.28 or later: $(TARGET)/portable"
 	@echo "make demo    a real workload on four servers, checked against a local directory (under 2 minutes)"
 	@echo "make bench   speed beside the machine's limits (some 80 minutes; bench/run --quick TARGET... for parts of it)"
 	@echo "make bench-malleability  how fast files move when servers come and leave, and what programs feel of it, on 8 shaped links (some 60 minutes)"
@@ -53,8 +54,12 @@ unit:
 	@$(CARGO) build --quiet -p bivouac-preload
 	@$(RUN_TESTS) --workspace --exclude bivouac-tests
 
-system: build
-	@BIVOUAC_TEST_BINARY=$(abspath $(TARGET))/release/bivouac $(RUN_TESTS) -p bivouac-tests
+# What runs on every machine with glibc 2.28 or later, in $(TARGET)/portable: what is packed is what is tested.
+portable:
+	@scripts/portable.sh $(TARGET)
+
+system: portable
+	@BIVOUAC_TEST_BINARY=$(abspath $(TARGET))/portable/release/bivouac $(RUN_TESTS) -p bivouac-tests
 
 # pytest's options in the environment, or colours, would change the last line, from which scripts/test-totals.sh counts.
 python:
@@ -70,11 +75,11 @@ wheel:
 jar:
 	@scripts/jar.sh $(TARGET)
 
-jar-test: build
+jar-test:
 	@scripts/jar.sh $(TARGET) test
 	@scripts/hadoop-test.sh $(TARGET)
 
-test: setup lint unit system python wheel jar-test
+test: setup lint unit portable system python wheel jar-test
 
 demo: setup build
 	@BIVOUAC=$(abspath $(TARGET))/release/bivouac scripts/demo.sh

@@ -5,7 +5,7 @@ set -eu
 target=$(cd "$1" && pwd)
 root=$(cd "$(dirname "$0")/.." && pwd)
 into=$target/java/mapreduce
-bivouac=$target/release/bivouac
+bivouac=$target/portable/release/bivouac
 name=hadoop-test-$$
 mkdir -p "$into/tmp"
 "$bivouac" up "$name" --servers 3 > /dev/null

@@ -12,7 +12,7 @@ java=$(dirname "$(dirname "$javac")")
 # As Java's property os.arch has it.
 arch=$(uname -m | sed 's/x86_64/amd64/')
 
-zigbuild -p bivouac-capi
+"$root/scripts/portable.sh" "$target"
 mkdir -p "$into/native/$arch"
 "$tools/bin/python" -m ziglang cc -target "${triple%%-*}-linux-gnu.$glibc" -shared -fPIC -O2 -s -Wall -Wextra -Werror \
     -I"$java/include" -I"$java/include/linux" -I"$root/crates/capi/include" "$root/java/src/main/c/bivouac_jni.c" \
@@ -25,7 +25,7 @@ maven() {
 maven package -DskipTests
 [ "${2:-}" = test ] || exit 0
 
-bivouac=$target/release/bivouac
+bivouac=$built/bivouac
 name=hadoop-contract-$$
 "$bivouac" up "$name" --servers 3 --block-size 64K > /dev/null
 trap '"$bivouac" down "$name" > /dev/null' EXIT

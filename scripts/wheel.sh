@@ -8,10 +8,9 @@ package=$root/crates/python
 . "$root/scripts/old-glibc.sh"
 
 cd "$root"
-zigbuild -p bivouac-cli -p bivouac-preload
+scripts/portable.sh "$target"
 mkdir -p "$package/python/bivouac/bin"
 for file in bivouac libbivouac_preload.so; do
-    [ $file = bivouac ] || "$python" scripts/initfirst.py "$built/$file"
     strip -o "$package/python/bivouac/bin/$file.new" "$built/$file"
     mv "$package/python/bivouac/bin/$file.new" "$package/python/bivouac/bin/$file"
 done
