@@ -3,7 +3,7 @@
 //!
 //! `cargo run --release -p bivouac-meta --example compaction [FILES] [DIRECTORY]`
 
-#[path = "../tests/common/alone.rs"]
+#[path = "../tests/alone/mod.rs"]
 mod alone;
 
 use bivouac_layout::namespace::directory_shard;

@@ -2,7 +2,7 @@
 //!
 //! `cargo run --release -p bivouac-meta --example million [FILES]`
 
-#[path = "../tests/common/alone.rs"]
+#[path = "../tests/alone/mod.rs"]
 mod alone;
 
 use bivouac_layout::{Ino, NodeId};

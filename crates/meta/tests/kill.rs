@@ -5,7 +5,6 @@
 //! number to its output before it begins and after it was acknowledged; the parent kills it, and replays the
 //! numbers on a model.
 
-#[path = "common/alone.rs"]
 mod alone;
 
 use alone::Alone;

@@ -1,6 +1,5 @@
 //! What a store takes of the system's memory. (One test alone in its process, which it measures.)
 
-#[path = "common/alone.rs"]
 mod alone;
 
 use bivouac_layout::{Ino, NodeId};

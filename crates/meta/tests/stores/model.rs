@@ -1,12 +1,10 @@
 //! Random operations on a cluster of three stores, against a plain tree that knows what POSIX says.
 
-mod common;
-
+use crate::common::Cluster;
+use crate::common::client::Client;
 use bivouac_layout::ServerId;
 use bivouac_proto::meta::RenameMode;
 use bivouac_proto::{Errno, FileKind};
-use common::Cluster;
-use common::client::Client;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 

@@ -1,15 +1,13 @@
 //! Names: races between operations on them, listings while others work, permissions, and odd names.
 
-mod common;
-
+use crate::common::Cluster;
+use crate::common::client::{Client, Dir, directory_server, name_where};
 use bivouac_layout::namespace::{SPLIT_AT, entry_shard};
 use bivouac_layout::{Ino, ServerId};
 use bivouac_proto::attr::LINK_MAX;
 use bivouac_proto::meta::{At, Create, MetaRequest, OpenHow, RenameMode, SetAttr};
 use bivouac_proto::status::Failure;
 use bivouac_proto::{Errno, FileKind, Refusal};
-use common::Cluster;
-use common::client::{Client, Dir, directory_server, name_where};
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 

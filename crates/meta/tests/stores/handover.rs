@@ -1,14 +1,12 @@
 //! Shards that move to another server: everything that belongs to one moves with it, and nothing is there twice.
 
-mod common;
-
+use crate::common::Cluster;
+use crate::common::client::Client;
 use bivouac_layout::{Group, Ino, MapChange, Relocation, ServerId, ServerState, ShardId};
 use bivouac_proto::meta::{At, LockOwner, LockRange, MetaRequest};
 use bivouac_proto::peer::{IntentId, PeerReply, PeerRequest, Step};
 use bivouac_proto::status::Failure;
 use bivouac_proto::{Errno, FileKind, Refusal, Reply};
-use common::Cluster;
-use common::client::Client;
 
 fn lock(ino: Ino, session: u64) -> MetaRequest<'static> {
     let owner = LockOwner::Process { session, pid: 1 };

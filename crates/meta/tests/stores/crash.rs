@@ -1,13 +1,11 @@
 //! Servers that die at every single step of operations over several shards: afterwards all of it happened, or
 //! nothing, and what was acknowledged did.
 
-mod common;
-
+use crate::common::Cluster;
+use crate::common::client::{Client, name_where};
 use bivouac_layout::{Ino, ServerId};
 use bivouac_proto::meta::RenameMode;
 use bivouac_proto::{Errno, FileKind};
-use common::Cluster;
-use common::client::{Client, name_where};
 
 /// Prepares a cluster, runs `operation` with a crash at the n-th call of `victim` (or of anybody) to its
 /// outside, for every n, and then asks `judge` whether what is there is right: once when only that server was

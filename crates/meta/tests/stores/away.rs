@@ -1,14 +1,12 @@
 //! Nodes that nobody reaches: what their programs had locked and open ends, also where another server answers by then.
 
-mod common;
-
+use crate::common::Cluster;
+use crate::common::client::Client;
 use bivouac_layout::{Ino, MapChange, NodeId};
 use bivouac_proto::header::OpenId;
 use bivouac_proto::meta::{LockOwner, LockRange, MetaReply, MetaRequest, Relocked};
 use bivouac_proto::status::Failure;
 use bivouac_proto::{Errno, Refusal, Reply};
-use common::Cluster;
-use common::client::Client;
 
 const THEIR_NODE: NodeId = NodeId(1);
 

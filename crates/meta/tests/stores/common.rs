@@ -1,5 +1,5 @@
 //! A cluster of stores in one process, with data servers that are plain memory, and faults on demand.
-#![allow(dead_code, missing_docs)]
+#![allow(missing_docs)]
 
 pub mod client;
 mod stripes;

@@ -1,14 +1,12 @@
 //! Many files by their names in one request.
 
-mod common;
-
+use crate::common::Cluster;
+use crate::common::client::{Client, Dir};
 use bivouac_layout::namespace::entry_shard;
 use bivouac_layout::{Ino, ShardId};
 use bivouac_proto::meta::{At, FIND_MAX, MetaReply, MetaRequest, RenameMode, SetAttr, Sighted, Sought};
 use bivouac_proto::status::Failure;
 use bivouac_proto::{Errno, Reply};
-use common::Cluster;
-use common::client::{Client, Dir};
 
 /// The answers, and all data that came with them.
 fn find(client: &Client, shard: ShardId, files: Vec<Sought<'_>>) -> (Vec<Sighted>, Vec<u8>) {

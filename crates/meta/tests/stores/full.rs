@@ -1,12 +1,10 @@
 //! A storage that is full: a small memory file system, where the test may mount one (as root; elsewhere it
 //! says so).
 
-mod common;
-
+use crate::common::Cluster;
+use crate::common::client::Client;
 use bivouac_layout::ServerId;
 use bivouac_proto::Errno;
-use common::Cluster;
-use common::client::Client;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 

@@ -1,14 +1,12 @@
 //! Appends whose server dies at any step: done once when they are repeated, by the server that was started again or
 //! by the shard's next primary.
 
-mod common;
-
+use crate::common::client::Client;
+use crate::common::{BLOCK, Cluster};
 use bivouac_layout::{Group, Ino, ServerId};
 use bivouac_proto::meta::{MetaReply, MetaRequest};
 use bivouac_proto::status::Failure;
 use bivouac_proto::{Refusal, Reply};
-use common::client::Client;
-use common::{BLOCK, Cluster};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 

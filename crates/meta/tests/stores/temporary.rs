@@ -1,13 +1,11 @@
 //! Files without a name (O_TMPFILE), and who may give a file another name.
 
-mod common;
-
+use crate::common::Cluster;
+use crate::common::client::Client;
 use bivouac_layout::{Ino, ServerId};
 use bivouac_proto::header::OpenId;
 use bivouac_proto::meta::{Create, MetaReply, MetaRequest, OpenHow, SetAttr};
 use bivouac_proto::{Attr, Errno, Reply};
-use common::Cluster;
-use common::client::Client;
 
 fn temporary(client: &Client, dir: &str, exclusive: bool) -> Result<(Attr, OpenId), Errno> {
     let dir = client.dir(dir)?.ino;

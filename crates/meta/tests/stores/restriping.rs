@@ -1,8 +1,8 @@
 //! Files whose ranges go to other servers, and the crashes in between: at every step a file is whole, and every step is finished or
 //! has not been.
 
-mod common;
-
+use crate::common::client::Client;
+use crate::common::{BLOCK, Cluster};
 use bivouac_layout::map::Generation;
 use bivouac_layout::restripe::outdated;
 use bivouac_layout::{FileLayout, GenerationId, Ino, MapChange, Rebuild, Rule, ServerId};
@@ -10,8 +10,6 @@ use bivouac_meta::Restriped;
 use bivouac_proto::meta::{KERNEL, LockOwner, LockRange, MetaRequest};
 use bivouac_proto::status::Failure;
 use bivouac_proto::{Errno, Refusal};
-use common::client::Client;
-use common::{BLOCK, Cluster};
 use std::sync::atomic::Ordering;
 
 const DIRECT: Rebuild = Rebuild { number: 1, rule: Rule::Direct, rate: 0 };
@@ -217,7 +215,7 @@ fn a_file_that_is_removed_on_its_way_is_gone_everywhere() {
         client.unlink("f").unwrap();
         cluster.heal();
         assert!(client.attr(ino).is_err());
-        let has = |files: &std::sync::Mutex<std::collections::HashMap<Ino, common::SubFile>>| {
+        let has = |files: &std::sync::Mutex<std::collections::HashMap<Ino, crate::common::SubFile>>| {
             files.lock().unwrap().get(&ino).is_some_and(|file| !file.bytes.is_empty())
         };
         assert!(!cluster.inner.data.iter().any(has), "crash at {n}");

@@ -1,7 +1,7 @@
 //! Opens, locks, repeated requests, and what a store makes of its logs.
 
-mod common;
-
+use crate::common::client::Client;
+use crate::common::{Cluster, DEPLOYMENT, Port};
 use bivouac_layout::namespace::entry_shard;
 use bivouac_layout::{Ino, NodeId, ServerId};
 use bivouac_meta::{MetaStore, OpenError, Options};
@@ -12,8 +12,6 @@ use bivouac_proto::meta::{
 use bivouac_proto::status::Failure;
 use bivouac_proto::{Errno, FileKind, Reply};
 use bivouac_testing::{HANG, eventually, is_quick};
-use common::client::Client;
-use common::{Cluster, DEPLOYMENT, Port};
 use std::time::{Duration, Instant};
 
 const EXCLUSIVE: LockRange = LockRange { start: 0, end: u64::MAX, exclusive: true };

@@ -1,15 +1,13 @@
 //! Lazy files: whatever crashes or fails while one is fetched, it is lazy afterwards, or has all of its contents.
 
-mod common;
-
+use crate::common::client::{Client, ROOT};
+use crate::common::{BLOCK, Cluster};
 use bivouac_layout::{Ino, ServerId};
 use bivouac_proto::attr::Store;
 use bivouac_proto::lazy::{LazyFile, Source};
 use bivouac_proto::meta::{MetaReply, MetaRequest, OpenHow};
 use bivouac_proto::status::Failure;
 use bivouac_proto::{Attr, Errno, Refusal, Reply};
-use common::client::{Client, ROOT};
-use common::{BLOCK, Cluster};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};

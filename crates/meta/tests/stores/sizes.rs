@@ -1,7 +1,7 @@
 //! Sizes, times, appends, and the blocks of files that go.
 
-mod common;
-
+use crate::common::client::Client;
+use crate::common::{BLOCK, Cluster};
 use bivouac_layout::{Ino, NodeId, ServerId};
 use bivouac_proto::attr::Store;
 use bivouac_proto::data::DataRequest;
@@ -9,8 +9,6 @@ use bivouac_proto::header::OpenId;
 use bivouac_proto::meta::{MetaReply, MetaRequest, OpenHow, Reopened, SetAttr, SetTime, Wrote};
 use bivouac_proto::status::Failure;
 use bivouac_proto::{Attr, Errno, Refusal, Reply};
-use common::client::Client;
-use common::{BLOCK, Cluster};
 use std::sync::mpsc::channel;
 
 const SETTLED: Store = Store::Blocks { settled: true };

@@ -1,14 +1,12 @@
 //! Locks over a restart of their server: who had them gets them again, and nobody else before that.
 
-mod common;
-
+use crate::common::Cluster;
+use crate::common::client::Client;
 use bivouac_layout::{Ino, NodeId, ServerId};
 use bivouac_proto::header::OpenId;
 use bivouac_proto::meta::{LockOwner, LockRange, MetaReply, MetaRequest, Relocked};
 use bivouac_proto::{Errno, Reply};
 use bivouac_testing::{HANG, eventually};
-use common::Cluster;
-use common::client::Client;
 use proptest::prelude::*;
 use std::time::{Duration, Instant};
 

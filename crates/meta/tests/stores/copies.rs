@@ -1,7 +1,7 @@
 //! Metadata with copies: what a failover must keep, and what it must not.
 
-mod common;
-
+use crate::common::Cluster;
+use crate::common::client::{Client, Dir};
 use bivouac_layout::{Ino, ServerId, ServerState, ShardId};
 use bivouac_meta::ShardsCompared;
 use bivouac_proto::meta::{At, Create, LockOwner, LockRange, MetaReply, MetaRequest, OpenHow, RenameMode};
@@ -9,8 +9,6 @@ use bivouac_proto::peer::{IntentId, PeerRequest, Step};
 use bivouac_proto::status::Failure;
 use bivouac_proto::verify::Outcome;
 use bivouac_proto::{Errno, FileKind, Refusal, Reply};
-use common::Cluster;
-use common::client::{Client, Dir};
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::channel;
