@@ -59,7 +59,8 @@ portable:
 	@scripts/portable.sh $(TARGET)
 
 system: portable
-	@BIVOUAC_TEST_BINARY=$(abspath $(TARGET))/portable/release/bivouac $(RUN_TESTS) -p bivouac-tests
+	@$(CARGO) test --quiet --no-run --message-format json -p bivouac-tests | \
+	    BIVOUAC_TEST_BINARY=$(abspath $(TARGET))/portable/release/bivouac scripts/run-tests.py 2
 
 # pytest's options in the environment, or colours, would change the last line, from which scripts/test-totals.sh counts.
 python:
