@@ -15,5 +15,6 @@ for file in bivouac libbivouac_preload.so; do
     mv "$package/python/bivouac/bin/$file.new" "$package/python/bivouac/bin/$file"
 done
 rm -rf "$target/wheels"
-CARGO_TARGET_DIR=$target maturin build --quiet --release --zig --compatibility "manylinux_$(echo $glibc | tr . _)" \
+# In a directory of its own: maturin gives the compiler other flags than cargo-zigbuild, and each would build again what the other has built.
+CARGO_TARGET_DIR=$target/wheel-build maturin build --quiet --release --zig --compatibility "manylinux_$(echo $glibc | tr . _)" \
     --manifest-path "$package/Cargo.toml" --out "$target/wheels"
