@@ -80,7 +80,7 @@ jar-test:
 	@scripts/jar.sh $(TARGET) test
 	@scripts/hadoop-test.sh $(TARGET)
 
-test: setup lint unit portable system python wheel jar-test
+test: setup lint unit system python wheel jar-test
 
 demo: setup build
 	@BIVOUAC=$(abspath $(TARGET))/release/bivouac scripts/demo.sh

@@ -12,7 +12,7 @@ RUN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "run-test.sh")
 
 
 def programs(lines):
-    """Each test program with its package's directory, in the order in which they were built."""
+    """Each test program with its package's directory."""
     for line in lines:
         message = json.loads(line)
         if message["reason"] == "compiler-message":

@@ -8,7 +8,10 @@ use std::process::Command;
 pub fn library() -> PathBuf {
     let target = bivouac().parent().and_then(Path::parent).expect("TARGET/release/bivouac");
     let library = target.join("library");
-    assert!(library.join("lib/libbivouac.so.1").exists(), "there is no C library: make build");
+    assert!(
+        library.join("lib/libbivouac.so.1").exists(),
+        "there is no C library beside the program: make build, or make portable"
+    );
     library
 }
 

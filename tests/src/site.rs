@@ -1,5 +1,6 @@
 //! A scratch directory with deployments in it.
 
+use rustix::process::{Pid, Signal};
 use std::ffi::OsStr;
 use std::os::unix::process::CommandExt;
 use std::os::unix::process::ExitStatusExt;
@@ -278,15 +279,23 @@ impl Site {
         stat.rsplit(')').next().is_some_and(|rest| !rest.trim().is_empty() && !rest.trim().starts_with('Z'))
     }
 
-    /// Sends a signal to a process that the test has started. (To stop it: [`Site::stop`].)
-    pub fn kill(pid: i32, signal: rustix::process::Signal) {
-        let pid = rustix::process::Pid::from_raw(pid).expect("a process number");
-        rustix::process::kill_process(pid, signal).expect("the process is there");
+    /// Sends a signal to a process that the test has started. If it stops the process, this returns when all of its threads have
+    /// stopped: until then, one of them may still answer.
+    pub fn kill(pid: i32, signal: Signal) {
+        let process = Pid::from_raw(pid).expect("a process number");
+        rustix::process::kill_process(process, signal).expect("the process is there");
+        if signal == Signal::STOP {
+            Site::has_stopped(pid);
+        }
     }
 
-    /// Stops a process, and returns when all of its threads have stopped: until then, one of them may still answer.
+    /// [`Site::kill`] with SIGSTOP.
     pub fn stop(pid: i32) {
-        Site::kill(pid, rustix::process::Signal::STOP);
+        Site::kill(pid, Signal::STOP);
+    }
+
+    /// Waits until all threads of a process have stopped.
+    fn has_stopped(pid: i32) {
         let tasks = || std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
         let state = |task: std::fs::DirEntry| {
             let stat = std::fs::read_to_string(task.path().join("stat")).ok()?;

@@ -95,8 +95,8 @@ fn a_server_that_is_cut_off_serves_nobody_on_its_own_node_after_its_lease() {
 #[test]
 fn a_server_that_is_stopped_for_longer_than_its_lease_serves_nothing_old_when_it_goes_on() {
     nobody_is_told_old_news("stopped", |_, site, name, is_parted| {
-        let pid = site.server_pid(name, 1);
-        if is_parted { Site::stop(pid) } else { Site::kill(pid, Signal::CONT) }
+        let signal = if is_parted { Signal::STOP } else { Signal::CONT };
+        Site::kill(site.server_pid(name, 1), signal);
     });
 }
 

@@ -98,7 +98,8 @@ fn a_large_file_that_a_program_writes_all_the_time_moves_too_range_by_range() {
         assert_eq!(holders(&site, &name, "/large/large"), then);
         load.assert_alive();
     };
-    // Each server takes in some 50 MiB, and then three of them 16 MiB each: at these rates not in less than two seconds.
+    // Each of the two new servers takes in some 50 MiB; later, each of the three that stay takes in 16 MiB. At these rates, either
+    // takes two seconds or more, so that this sees it on its way.
     change(&["expand", &name, "--servers", "+2", "--max-rate", "20M"], 4);
     change(&["shrink", &name, "--server", "0", "--max-rate", "8M"], 3);
     let done = load.end();

@@ -200,7 +200,7 @@ fn the_old_process_answers_nobody(what: &str, part: impl Fn(&Network, i32, bool)
 #[test]
 fn a_process_that_was_stopped_and_goes_on_after_it_was_replaced_answers_nobody_and_ends() {
     the_old_process_answers_nobody("replace-stopped", |_, pid, is_parted| {
-        if is_parted { Site::stop(pid) } else { Site::kill(pid, Signal::CONT) }
+        Site::kill(pid, if is_parted { Signal::STOP } else { Signal::CONT });
     });
 }
 

@@ -1,6 +1,6 @@
 //! How new files are spread: what directories say, what is taken over, what the attributes show and take.
 
-use crate::common::client::{Client, name_where};
+use crate::common::client::{Client, directory_server, name_where};
 use crate::common::{BLOCK, Cluster};
 use bivouac_layout::{First, Ino, NodeId, ServerId, Template};
 use bivouac_proto::meta::{MetaRequest, RenameMode, XattrMode};
@@ -158,9 +158,7 @@ fn a_directory_made_on_another_server_takes_the_layout_over_after_a_restart_too(
     let client = Client::new(&cluster);
     set(&client, "", WHOLE, "width=2").unwrap();
     let root = cluster.inner.map().primary(Ino::ROOT.shard());
-    let name = name_where("d", |name| {
-        crate::common::client::directory_server(&cluster.inner, Ino::ROOT, name) != root
-    });
+    let name = name_where("d", |name| directory_server(&cluster.inner, Ino::ROOT, name) != root);
     client.mkdir(&name).unwrap();
     for server in 0..3 {
         cluster.restart(ServerId(server));

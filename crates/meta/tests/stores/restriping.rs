@@ -2,7 +2,7 @@
 //! has not been.
 
 use crate::common::client::Client;
-use crate::common::{BLOCK, Cluster};
+use crate::common::{BLOCK, Cluster, SubFile};
 use bivouac_layout::map::Generation;
 use bivouac_layout::restripe::outdated;
 use bivouac_layout::{FileLayout, GenerationId, Ino, MapChange, Rebuild, Rule, ServerId};
@@ -215,7 +215,7 @@ fn a_file_that_is_removed_on_its_way_is_gone_everywhere() {
         client.unlink("f").unwrap();
         cluster.heal();
         assert!(client.attr(ino).is_err());
-        let has = |files: &std::sync::Mutex<std::collections::HashMap<Ino, crate::common::SubFile>>| {
+        let has = |files: &std::sync::Mutex<std::collections::HashMap<Ino, SubFile>>| {
             files.lock().unwrap().get(&ino).is_some_and(|file| !file.bytes.is_empty())
         };
         assert!(!cluster.inner.data.iter().any(has), "crash at {n}");
