@@ -87,6 +87,31 @@ fn programs_that_are_started_in_the_directory_are_forwarded_also_by_relative_nam
 }
 
 #[test]
+fn in_a_directory_that_the_backend_does_not_have_relative_names_are_refused_and_nothing_goes_astray() {
+    if skipped_without_root("hiding a directory") {
+        return;
+    }
+    let site = Site::new("forwarding-astray");
+    let directory = backend(&site);
+    let name = up(&site, &directory, &[]);
+    // Only the outer shell, which runs without the library, sees what the node itself has.
+    let program = "pwd; echo astray > file || echo refused; cat /proc/self/cwd/file || echo refused";
+    let inner = site.command(["exec", &name, "--", "bash", "-c", program]);
+    let outer = "mkdir \"$0/own\"; cd \"$0/own\"; echo before > kept; \"$@\"; ls";
+    let mut command = Command::new("sh");
+    command.args(["-c", outer]).arg(&directory).arg(inner.get_program()).args(inner.get_args());
+    command.envs(inner.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    let finished = bivouac_tests::finish(hiding(&directory, &command));
+    assert_eq!(
+        finished.out,
+        format!("{}/own\nrefused\nrefused\nkept\n", directory.display()),
+        "{}",
+        finished.err
+    );
+    assert!(fs::read_dir(&directory).expect("listed").next().is_none());
+}
+
+#[test]
 fn the_nodes_of_programs_need_not_see_the_backend() {
     if skipped_without_root("hiding a directory") {
         return;
@@ -274,17 +299,24 @@ fn an_io_node_that_is_killed_is_replaced_by_others_and_nothing_acknowledged_is_l
     let path = directory.to_str().expect("text");
     let name = site.up_with(2, &["--forward", path, "--io-nodes", "1"]);
     let script = format!(
-        "cd {path}; exec 5>> log; for i in $(seq 1000000); do echo $i >&5 || break; echo $i > {0}; done 2> /dev/null; echo ended",
-        site.path("acknowledged").display()
+        "cd {path}; exec 5>> log; for i in $(seq 1000000); do echo $i >&5 && [ ! -e {1} ] || break; echo $i > {0}; done 2> /dev/null; echo ended",
+        site.path("acknowledged").display(),
+        site.path("stop").display()
     );
     let mut command = site.command(["exec", &name, "--", "bash", "-c", &script]);
-    let program = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("runs");
+    let mut program = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("runs");
     let acknowledged = || -> u64 {
         let said = fs::read_to_string(site.path("acknowledged")).unwrap_or_default();
         said.trim().parse().unwrap_or(0)
     };
     eventually("the program writes", || acknowledged() > 100);
     Site::kill(site.server_pid(&name, 0), rustix::process::Signal::KILL);
+    // What was under way just then has failed, because nobody knows whether it was done; or nothing was, and the program goes on.
+    let until = acknowledged() + 100;
+    eventually("it ends or goes on", || {
+        program.try_wait().expect("ours").is_some() || acknowledged() > until
+    });
+    fs::write(site.path("stop"), "").expect("written");
     let ended = program.wait_with_output().expect("ends");
     assert_eq!(String::from_utf8_lossy(&ended.stdout), "ended\n");
     let lines = fs::read_to_string(directory.join("log")).expect("there");

@@ -62,14 +62,15 @@ const MIRROR_MAX: usize = 160;
 const _: () = assert!(bivouac_node::names::NAME_MAX + 100 <= MIRROR_MAX);
 
 /// Where the process is. Asks the kernel once after each change; in a `vfork` child, for which these
-/// variables are not valid, always.
+/// variables are not valid, always. An error: it is in a forwarded directory, of which nobody can say what it is. Then relative
+/// names mean nothing, as absolute ones of the same files do.
 #[inline(never)]
-pub fn current() -> Current {
+pub fn current() -> Result<Current, Errno> {
     let changes = CHANGES.load(Ordering::Acquire);
     if KNOWN_AT.load(Ordering::Acquire) == changes && !state::borrowed() {
         let word = KNOWN.load(Ordering::Acquire);
         if KNOWN_AT.load(Ordering::Acquire) == changes && CHANGES.load(Ordering::Acquire) == changes {
-            return Current::from_word(word);
+            return Ok(Current::from_word(word));
         }
     }
     look(changes)
@@ -77,7 +78,7 @@ pub fn current() -> Current {
 
 #[cold]
 #[inline(never)]
-fn look(changes: u64) -> Current {
+fn look(changes: u64) -> Result<Current, Errno> {
     let mut path = [0u8; MIRROR_MAX];
     let mirror = match sys!(SYS_getcwd, path.as_mut_ptr(), path.len()) {
         Ok(len) => mirrored(path.get(..len.saturating_sub(1)).unwrap_or_default()),
@@ -88,23 +89,20 @@ fn look(changes: u64) -> Current {
             let link = c"/proc/self/cwd";
             match sys!(SYS_readlinkat, libc::AT_FDCWD, link.as_ptr(), path.as_mut_ptr(), path.len()) {
                 Ok(len) => mirrored(path.get(..len).unwrap_or_default()),
-                Err(_) => return Current::Outside,
+                Err(_) => return Ok(Current::Outside),
             }
         }
     };
     let word = match mirror {
         Some((ino, _)) => ino.0,
         None if state::forwarded().is_empty() => OUTSIDE,
-        None => match state::apart(in_forwarded) {
-            Ok(ino) => ino.map_or(OUTSIDE, |ino| ino.0),
-            // It is asked for again.
-            Err(_) => return Current::Outside,
-        },
+        // After an error it is asked for again.
+        None => state::apart(in_forwarded)?.map_or(OUTSIDE, |ino| ino.0),
     };
     if !state::borrowed() {
         learn(changes, word);
     }
-    Current::from_word(word)
+    Ok(Current::from_word(word))
 }
 
 /// The directory of the backend that the process is in without a mirror: its node sees the backend, too, and the process was
@@ -290,8 +288,9 @@ pub fn path_inside() -> Option<Result<Vec<u8>, Errno>> {
         return None;
     }
     match current() {
-        Current::Inside(dir) => Some(state::apart(|| state::client()?.path_of(dir))),
-        Current::Outside => None,
+        Ok(Current::Inside(dir)) => Some(state::apart(|| state::client()?.path_of(dir))),
+        // The kernel names a forwarded directory, too.
+        Ok(Current::Outside) | Err(_) => None,
     }
 }
 

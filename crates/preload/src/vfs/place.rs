@@ -97,7 +97,8 @@ pub fn next_component(path: &[u8], at: usize) -> Option<(&[u8], usize)> {
     Some((path.get(begin..end)?, end))
 }
 
-/// Judges any path. Fails only when it starts from a descriptor of ours that is no directory.
+/// Judges any path. Fails only when it starts from a descriptor of ours that is no directory, or from a forwarded directory of
+/// which nobody can say what it is.
 ///
 /// The parts are functions of their own, so that none takes stack for another.
 #[inline(never)]
@@ -109,7 +110,7 @@ pub fn place<'p>(dirfd: i32, path: &'p CStr) -> Result<Place<'p>, Errno> {
     match bytes.first() {
         None => Ok(Place::Kernel),
         Some(b'/') => absolute(bytes),
-        Some(_) if dirfd == libc::AT_FDCWD => Ok(match cwd::current() {
+        Some(_) if dirfd == libc::AT_FDCWD => Ok(match cwd::current()? {
             cwd::Current::Inside(start) => Place::Inside { start, path: bytes },
             cwd::Current::Outside => relative(bytes),
         }),
@@ -184,7 +185,7 @@ fn names(directory: &[u8], path: &[u8]) -> bool {
 #[inline(never)]
 fn named_descriptor(path: &[u8]) -> Result<Place<'_>, Errno> {
     if let Some(rest) = below_cwd(path, bivouac_node::process::real_pid())
-        && let cwd::Current::Inside(start) = cwd::current()
+        && let cwd::Current::Inside(start) = cwd::current()?
     {
         return Ok(Place::Inside { start, path: rest });
     }
