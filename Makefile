@@ -14,8 +14,6 @@ DENY ?= bans licenses sources
 BENCH_PACKAGES := glusterfs-server glusterfs-client python3-torch
 
 CARGO ?= cargo
-# Tests that hang are ended one by one.
-RUN_TESTS = $(CARGO) test --quiet --no-fail-fast --config 'target."cfg(unix)".runner = "$(abspath scripts/run-test.sh)"'
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 
 .PHONY: help build setup lint test unit portable system python wheel jar jar-test demo bench bench-faults bench-malleability explore-demo clean
@@ -52,7 +50,8 @@ lint:
 unit:
 	@# Tests of the preload library load it as programs do; `cargo test` alone does not put it there.
 	@$(CARGO) build --quiet -p bivouac-preload
-	@$(RUN_TESTS) --workspace --exclude bivouac-tests
+	@$(CARGO) test --quiet --no-run --message-format json --workspace --exclude bivouac-tests | scripts/run-tests.py 2
+	@$(CARGO) test --quiet --no-fail-fast --doc --workspace --exclude bivouac-tests
 
 # What runs on every machine with glibc 2.28 or later, in $(TARGET)/portable: what is packed is what is tested.
 portable:

@@ -1,14 +1,18 @@
 #!/usr/bin/env python3
-"""Runs test programs, some at a time: tests of whole systems wait more than they compute. What a program prints is shown when it has
-ended. Fails if one fails, or if cargo could not build them. Usage: cargo test --no-run --message-format json ... | run-tests.py AT-ONCE"""
+"""Runs test programs, some at a time: tests wait more than they compute. What a program prints is shown when it has ended, and how long
+that took. Whatever hangs is ended (after BIVOUAC_TEST_LIMIT seconds, 15 minutes if that is not set), and the others still run. Fails if
+one fails, or if cargo could not build them. Usage: cargo test --no-run --message-format json ... | run-tests.py AT-ONCE"""
 
 import concurrent.futures
 import json
 import os
 import subprocess
 import sys
+import time
 
-RUN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "run-test.sh")
+LIMIT = int(os.environ.get("BIVOUAC_TEST_LIMIT", "900"))
+# What takes less is not worth a line.
+SHORT = 5
 
 
 def programs(lines):
@@ -24,8 +28,17 @@ def programs(lines):
 
 
 def run(program, directory):
-    done = subprocess.run([RUN, program, "--quiet"], cwd=directory, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-    sys.stdout.buffer.write(done.stdout)
+    """Whether it succeeds. What it has started ends with it, because `timeout` gives it a process group of its own."""
+    name = os.path.basename(program).rpartition("-")[0]
+    begin = time.monotonic()
+    command = ["timeout", "--kill-after=10", str(LIMIT), program, "--quiet"]
+    done = subprocess.run(command, cwd=directory, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    took = time.monotonic() - begin
+    if done.returncode in (124, 137):
+        note = f"{name} had not ended after {LIMIT} s, and was ended\n"
+    else:
+        note = f"{name}: {took:.0f} s\n" if took >= SHORT else ""
+    sys.stdout.buffer.write(done.stdout + note.encode())
     sys.stdout.flush()
     return done.returncode == 0
 

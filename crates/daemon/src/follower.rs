@@ -11,7 +11,6 @@ use crate::copies::Copies;
 use crate::links::{Links, all_of};
 use bivouac_layout::{Epoch, Group, Map, ServerId};
 use bivouac_meta::MetaStore;
-use bivouac_meta::Outside;
 use bivouac_proto::Request;
 use bivouac_proto::peer::PeerRequest;
 use std::collections::BTreeSet;
@@ -39,9 +38,9 @@ pub(crate) struct Follower {
 
 impl Follower {
     /// Begins.
-    pub(crate) fn start<O: Outside>(
+    pub(crate) fn start(
         links: &Arc<Links>,
-        store: Arc<MetaStore<O>>,
+        store: Arc<MetaStore>,
         copies: &Arc<Copies>,
         me: ServerId,
     ) -> std::io::Result<Follower> {

@@ -8,7 +8,7 @@
 use crate::links::Links;
 use crate::restriping::{Restriping, Room};
 use bivouac_layout::{Epoch, Map, Rebuild};
-use bivouac_meta::{MetaStore, Outside, Restriped, ToMove};
+use bivouac_meta::{MetaStore, Restriped, ToMove};
 use bivouac_proto::Errno;
 use bivouac_proto::restripe::Progress;
 use bivouac_proto::status::Failure;
@@ -87,9 +87,9 @@ fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
 
 impl Rebuilder {
     /// Begins.
-    pub(crate) fn start<O: Outside>(
+    pub(crate) fn start(
         links: &Arc<Links>,
-        meta: Arc<MetaStore<O>>,
+        meta: Arc<MetaStore>,
         restriping: Arc<Restriping>,
     ) -> std::io::Result<Rebuilder> {
         let state = Arc::<Mutex<State>>::default();
@@ -129,9 +129,9 @@ impl Rebuilder {
 }
 
 /// Goes through all files once.
-fn pass<O: Outside>(
+fn pass(
     links: &Links,
-    (meta, restriping): (&MetaStore<O>, &Restriping),
+    (meta, restriping): (&MetaStore, &Restriping),
     map: &Map,
     rebuild: &Rebuild,
     state: &Mutex<State>,
@@ -209,8 +209,8 @@ fn step_of(file: &ToMove, at_once: u64) -> u64 {
 }
 
 /// Has a file moved, step by step.
-fn move_file<O: Outside>(
-    meta: &MetaStore<O>,
+fn move_file(
+    meta: &MetaStore,
     (rebuild, restriping): (&Rebuild, &Restriping),
     file: &ToMove,
     is_still: &impl Fn() -> bool,

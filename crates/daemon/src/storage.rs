@@ -11,7 +11,6 @@ mod begin;
 mod blocks;
 mod opened;
 
-use crate::around::Around;
 use crate::config::ServerConfig;
 use crate::copies::{Copies, may_send_ahead};
 use crate::fetching::Fetching;
@@ -65,7 +64,7 @@ pub(crate) struct Storage {
 
 /// What is there when the deployment has begun.
 pub(crate) struct Open {
-    pub(crate) meta: Arc<MetaStore<Around>>,
+    pub(crate) meta: Arc<MetaStore>,
     pub(crate) follower: Follower,
     pub(crate) rebuilder: Rebuilder,
 }
@@ -130,7 +129,7 @@ impl Storage {
     }
 
     /// The metadata, when the deployment has begun.
-    pub(crate) fn meta_store(&self) -> Option<&Arc<MetaStore<Around>>> {
+    pub(crate) fn meta_store(&self) -> Option<&Arc<MetaStore>> {
         self.open.get().map(|open| &open.meta)
     }
 

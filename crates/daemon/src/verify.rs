@@ -14,7 +14,6 @@
 //! The thread ends when nobody has asked how far it is for [`FORGOTTEN`], so that nothing goes on for a command that was
 //! killed. It reads so many bytes in a second as it was told; what it asks of other servers, these read at the same pace.
 
-use crate::around::Around;
 use crate::copies::{Checked, Copies};
 use crate::links::{Links, all_of};
 use bivouac_data::DataStore;
@@ -56,7 +55,7 @@ pub(crate) struct With {
     pub(crate) me: ServerId,
     pub(crate) links: Arc<Links>,
     pub(crate) data: Arc<DataStore>,
-    pub(crate) meta: Arc<MetaStore<Around>>,
+    pub(crate) meta: Arc<MetaStore>,
     pub(crate) copies: Arc<Copies>,
 }
 

@@ -11,7 +11,6 @@ use crate::access::Owner;
 use crate::draft::Draft;
 use crate::inode::{Inode, Spread};
 use crate::mutation::Mutation;
-use crate::outside::Outside;
 use crate::shard::Shard;
 use crate::store::Core;
 use bivouac_layout::Ino;
@@ -41,7 +40,7 @@ impl Draft {
     }
 }
 
-impl<O: Outside> Core<O> {
+impl Core {
     /// Makes the announcement that is due about a directory, if one is. If not all servers can be told, the
     /// keeper goes on.
     pub(crate) fn announce(&self, dir: Ino) -> Result<(), Failure> {

@@ -2,7 +2,6 @@
 
 use crate::error::{Op, Stop};
 use crate::mutation::Mutation;
-use crate::outside::Outside;
 use crate::shard::Shard;
 use crate::store::{Caller, Core};
 use bivouac_layout::ShardId;
@@ -10,7 +9,7 @@ use bivouac_proto::header::RequestId;
 use bivouac_proto::status::Failure;
 use bivouac_proto::{Refusal, Reply};
 
-impl<O: Outside> Core<O> {
+impl Core {
     /// Does something once for each request identity: repeated, it is answered again; under way, waited for.
     /// (Operations that run under one lock from end to end need only [`repeated`].)
     pub(crate) fn once(

@@ -14,7 +14,7 @@ use crate::inline::{not_a_file, touch};
 use crate::inode::Body;
 use crate::mutation::{Mutation, Stamp};
 use crate::opens::stamp;
-use crate::outside::{Outside, Standing};
+use crate::outside::Standing;
 use crate::partition::LockedShard;
 use crate::steps::{Begun, Stance};
 use crate::store::{Caller, Core};
@@ -62,7 +62,7 @@ enum Appended {
     Spill,
 }
 
-impl<O: Outside> Core<O> {
+impl Core {
     pub(crate) fn append(&self, caller: &Caller, ino: Ino, payload: &[u8]) -> Result<Reply, Failure> {
         self.once(caller, ino.shard(), || {
             loop {

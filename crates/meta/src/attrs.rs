@@ -8,7 +8,6 @@ use crate::error::Op;
 use crate::inode::{Body, Inode};
 use crate::layouts;
 use crate::names::shown;
-use crate::outside::Outside;
 use crate::shard::Shard;
 use crate::split::parts_by_server;
 use crate::store::{Caller, Core};
@@ -24,7 +23,7 @@ const XATTR_MAX: usize = 64 << 10;
 /// Longest name of an extended attribute, bytes.
 const XATTR_NAME_MAX: usize = 255;
 
-impl<O: Outside> Core<O> {
+impl Core {
     pub(crate) fn get_attr(&self, ino: Ino) -> Result<Reply, Failure> {
         let found = self.partitions.with(ino.shard(), |locked| shown(locked, ino))?;
         let attr = self.with_parts(found.attr, found.mtime_set)?;

@@ -5,7 +5,6 @@
 //! which nodes are away has everything looked through again, because this server may have taken over shards since.
 
 use crate::mutation::Mutation;
-use crate::outside::Outside;
 use crate::store::Core;
 use bivouac_layout::{Ino, Map, NodeId};
 use bivouac_proto::meta::LockOwner;
@@ -13,7 +12,7 @@ use bivouac_proto::status::Failure;
 use bivouac_proto::{OpenId, Refusal};
 use std::sync::atomic::Ordering;
 
-impl<O: Outside> Core<O> {
+impl Core {
     /// Ends what programs of nodes have that are away. Says whether everything has ended.
     pub(crate) fn end_what_is_away(&self) -> bool {
         let map = self.outside.map();

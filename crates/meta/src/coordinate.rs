@@ -11,7 +11,6 @@ use crate::draft::Draft;
 
 use crate::mutation::Mutation;
 use crate::names::{check_name, may_make, shard_of, shown};
-use crate::outside::Outside;
 use crate::shard::{Named, Prepared};
 use crate::store::{Caller, Core};
 use crate::teller::can_wait;
@@ -41,12 +40,12 @@ pub(crate) struct Plan {
 }
 
 /// An intent that is not decided yet. If it is dropped before it is decided, it is given up.
-pub(crate) struct Active<'a, O: Outside> {
-    core: &'a Core<O>,
+pub(crate) struct Active<'a> {
+    core: &'a Core,
     pub id: IntentId,
 }
 
-impl<O: Outside> Drop for Active<'_, O> {
+impl Drop for Active<'_> {
     fn drop(&mut self) {
         let number = self.id.number;
         let _ = self.core.partitions.with(self.id.shard, |locked| {
@@ -56,9 +55,9 @@ impl<O: Outside> Drop for Active<'_, O> {
     }
 }
 
-impl<O: Outside> Core<O> {
+impl Core {
     /// Begins an intent that `shard` coordinates.
-    pub(crate) fn begin_intent(&self, shard: ShardId) -> Result<Active<'_, O>, Failure> {
+    pub(crate) fn begin_intent(&self, shard: ShardId) -> Result<Active<'_>, Failure> {
         let now = self.outside.now();
         let number = self.partitions.with(shard, |locked| {
             let number = locked.shard.next_intent;
@@ -126,7 +125,7 @@ impl<O: Outside> Core<O> {
     pub(crate) fn carry_out_as(
         &self,
         caller: &Caller,
-        intent: &Active<'_, O>,
+        intent: &Active<'_>,
         plan: Plan,
         before: impl FnOnce() -> Result<(), Failure>,
         reply: impl Fn(Ino) -> Reply,

@@ -13,7 +13,7 @@ use crate::fetches::Failed;
 use crate::inode::{Blocks, Body};
 use crate::mutation::Mutation;
 use crate::opens::noted;
-use crate::outside::{Outside, Standing};
+use crate::outside::Standing;
 use crate::source::{SourceFile, copy_pieces};
 use crate::spill::is_in_the_way;
 use crate::steps::Begun;
@@ -50,7 +50,7 @@ enum Fetched {
     },
 }
 
-impl<O: Outside> Core<O> {
+impl Core {
     /// Fetches a file, if it is lazy.
     pub(crate) fn fetch_now(&self, ino: Ino) -> Result<(), Failed> {
         let why: RefCell<Option<Failed>> = RefCell::default();

@@ -2,7 +2,6 @@
 //!
 //! A few threads do the work ([`FETCHERS`]), so that a backend that hangs holds up only those who need it.
 
-use crate::outside::Outside;
 use crate::store::{Core, lock};
 use bivouac_layout::Ino;
 use bivouac_proto::lazy::Unfetchable;
@@ -143,7 +142,7 @@ impl Fetches {
     }
 }
 
-impl<O: Outside> Core<O> {
+impl Core {
     /// Has a lazy file fetched.
     pub(crate) fn fetch(&self, ino: Ino) -> Result<Reply, Failure> {
         let is_lazy =

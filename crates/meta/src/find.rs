@@ -5,7 +5,6 @@
 use crate::access::{EXECUTE, READ};
 use crate::inode::Body;
 use crate::names::{check_name, shard_of, shown};
-use crate::outside::Outside;
 use crate::partition::LockedShard;
 use crate::store::{Caller, Core};
 use bivouac_layout::Ino;
@@ -14,7 +13,7 @@ use bivouac_proto::status::Failure;
 use bivouac_proto::{Errno, FileKind, Reply};
 use std::time::Duration;
 
-impl<O: Outside> Core<O> {
+impl Core {
     /// Attributes of files; the data of those that are inline go to `out`.
     pub(crate) fn find(
         &self,

@@ -14,7 +14,6 @@
 //! - A server that has nothing to do with a shard any more removes it from memory and log ([`Core::leave`]).
 
 use crate::mutation::{Batch, Mutation};
-use crate::outside::Outside;
 use crate::partition::{PARTITIONS, Partition, Partitions};
 use crate::shard::Shard;
 use crate::store::Core;
@@ -31,7 +30,7 @@ pub(crate) fn is_sole(map: &Map, me: ServerId, shard: ShardId) -> bool {
     map.copies == 1 && map.answers_for(shard) == Some(me) && map.former_holder(shard).is_none()
 }
 
-impl<O: Outside> Core<O> {
+impl Core {
     /// Begins streams of the shards that are to move away from this server, which answers for them without copies.
     pub(crate) fn share(&self, map: &Map) {
         if map.copies > 1 {

@@ -4,7 +4,7 @@
 //! the map says so: it will catch up. One that has come is asked, too. And one whose storage fails is not relied on any
 //! more, where others have what it holds: then the map says that it is behind, and its failure does not matter.
 
-use crate::outside::{Outside, Standing};
+use crate::outside::Standing;
 use crate::store::Core;
 use bivouac_layout::{FileLayout, Group, Map, ServerId};
 use bivouac_proto::Errno;
@@ -16,7 +16,7 @@ const HEARD: Duration = Duration::from_secs(5);
 /// Time between two looks at the map meanwhile.
 const LOOK: Duration = Duration::from_millis(20);
 
-impl<O: Outside> Core<O> {
+impl Core {
     /// Asks each server of a file that `requests` names by the newest map; their answers, each by the map of its moment.
     /// Changes are asked for with a `standing`.
     pub(crate) fn ask_holders(

@@ -5,7 +5,6 @@ use crate::answers::repeated;
 use crate::draft::Draft;
 use crate::error::Stop;
 use crate::inode::{Body, Inode};
-use crate::outside::Outside;
 use crate::store::{Caller, Core};
 use bivouac_layout::Ino;
 use bivouac_proto::attr::INLINE_MAX;
@@ -42,7 +41,7 @@ pub(crate) fn not_a_file(inode: &Inode) -> Stop {
     if inode.as_directory().is_some() { Errno::ISDIR.into() } else { Errno::INVAL.into() }
 }
 
-impl<O: Outside> Core<O> {
+impl Core {
     pub(crate) fn read_inline(
         &self,
         ino: Ino,

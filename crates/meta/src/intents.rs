@@ -11,7 +11,6 @@ use crate::draft::Draft;
 use crate::error::{Op, Stop};
 use crate::inode::{Body, Inode, Spread};
 use crate::mutation::Mutation;
-use crate::outside::Outside;
 use crate::partition::LockedShard;
 use crate::shard::{Holders, Key, Named, Prepared, Shard};
 use crate::store::Core;
@@ -244,7 +243,7 @@ pub(crate) fn promise(
     Ok(made)
 }
 
-impl<O: Outside> Core<O> {
+impl Core {
     /// Prepares steps in one shard.
     pub(crate) fn prepare_in(
         &self,

@@ -9,7 +9,6 @@ use crate::draft::{Draft, wants_split};
 use crate::grace::Grace;
 use crate::inode::Spread;
 use crate::mutation::Mutation;
-use crate::outside::Outside;
 use crate::partition::LockedShard;
 use crate::steps::Begun;
 use crate::store::{Core, lock};
@@ -193,7 +192,7 @@ impl Keeper {
     }
 }
 
-impl<O: Outside> Core<O> {
+impl Core {
     /// Fills the queues with what is unfinished according to the logs.
     pub(crate) fn find_work(&self) {
         let mut work = self.work_of(|_| true);

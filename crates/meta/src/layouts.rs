@@ -15,7 +15,6 @@ use crate::announce::concerns_others;
 use crate::answers::repeated;
 use crate::draft::Draft;
 use crate::inode::{Body, Inode};
-use crate::outside::Outside;
 use crate::shard::{Home, Shard};
 use crate::store::{Caller, Core};
 use bivouac_layout::template::{FIELDS, Field};
@@ -133,7 +132,7 @@ fn changed(before: Template, shown: Shown, value: Option<&[u8]>, mode: XattrMode
     Ok(template)
 }
 
-impl<O: Outside> Core<O> {
+impl Core {
     /// Sets (or with no `value` removes) an attribute of the layout: of a directory, or of a file that never
     /// had data. ENOTEMPTY for other files.
     pub(crate) fn set_layout(

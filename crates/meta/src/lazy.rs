@@ -4,7 +4,6 @@ use crate::access::Owner;
 use crate::answers::repeated;
 use crate::inode::{Body, Inode};
 use crate::names::{check_name, make, may_make, shard_of};
-use crate::outside::Outside;
 use crate::store::{Caller, Core};
 use bivouac_proto::attr::{FILE_MAX, PATH_MAX};
 use bivouac_proto::lazy::LazyFile;
@@ -15,7 +14,7 @@ use bivouac_proto::{Errno, Reply};
 /// Permission bits, with set-id and sticky bits.
 const MODE: u16 = 0o7777;
 
-impl<O: Outside> Core<O> {
+impl Core {
     /// Makes one; an ordinary one, if it is empty.
     pub(crate) fn make_lazy(&self, caller: &Caller, at: At<'_>, file: &LazyFile) -> Result<Reply, Failure> {
         check_name(at.name)?;

@@ -7,7 +7,6 @@ use crate::access::READ;
 use crate::entries::Entry;
 use crate::inode::{Directory, Spread};
 use crate::names::shown;
-use crate::outside::Outside;
 use crate::partition::LockedShard;
 use crate::store::{Caller, Core};
 use bivouac_layout::namespace::{PARTS, part_of, part_shard};
@@ -32,7 +31,7 @@ struct Listing {
     full: bool,
 }
 
-impl<O: Outside> Core<O> {
+impl Core {
     /// Permissions are not checked here: whoever lists a directory has opened it. The client core (or the
     /// kernel, in a mount) has checked read permission then, and the listing may go on if that is taken away
     /// later.

@@ -13,7 +13,6 @@
 use crate::error::Stop;
 use crate::mutation::Mutation;
 use crate::opens::STRAGGLERS;
-use crate::outside::Outside;
 use crate::partition::LockedShard;
 use crate::store::{Core, lock};
 use bivouac_layout::Ino;
@@ -121,7 +120,7 @@ fn has_locks(locked: &LockedShard<'_>, ino: Ino, owner: LockOwner, range: LockRa
     locked.shard.live.get(&ino).is_some_and(|live| live.locks.has(owner, range.start, range.end))
 }
 
-impl<O: Outside> Core<O> {
+impl Core {
     pub(crate) fn lock(
         &self,
         ino: Ino,

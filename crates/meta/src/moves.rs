@@ -12,7 +12,6 @@
 //! that is far greater than all that it has had ([`Moves::new`], [`Moves::forget`]), so that every client
 //! with an older one drops all paths.
 
-use crate::outside::Outside;
 use crate::store::{Core, lock};
 use bivouac_layout::{Ino, ServerState};
 use bivouac_proto::Refusal;
@@ -86,7 +85,7 @@ impl Moves {
     }
 }
 
-impl<O: Outside> Core<O> {
+impl Core {
     /// Notes moves on this server.
     pub(crate) fn note_moves_here(&self, moved: &[Ino]) {
         let observer = self.partitions.observer.as_ref();

@@ -6,7 +6,6 @@ use crate::draft::{Draft, wants_split};
 use crate::error::Op;
 use crate::inode::{Body, Inode};
 use crate::mutation::Mutation;
-use crate::outside::Outside;
 use crate::partition::LockedShard;
 use crate::restripe;
 use crate::shard::{Home, Named, Opened};
@@ -44,7 +43,7 @@ enum Look {
     Grown(Reply),
 }
 
-impl<O: Outside> Core<O> {
+impl Core {
     pub(crate) fn lookup(&self, caller: &Caller, at: At<'_>) -> Result<Reply, Failure> {
         check_name(at.name)?;
         // Both may change between the look-up of the name and that of the inode in another shard: then look

@@ -10,7 +10,6 @@ use crate::draft::Draft;
 use crate::error::Op;
 use crate::inode::{Blocks, Inode};
 use crate::mutation::{Mutation, Stamp};
-use crate::outside::Outside;
 use crate::partition::LockedShard;
 use crate::shard::{Live, Opened, Shard, Written};
 use crate::steps::Begun;
@@ -138,7 +137,7 @@ impl Shard {
     }
 }
 
-impl<O: Outside> Core<O> {
+impl Core {
     /// The agent says that nobody holds a description any more. Without `ino` it does not know what the
     /// description opened, if anything.
     pub(crate) fn abandon(

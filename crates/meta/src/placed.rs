@@ -2,7 +2,6 @@
 
 use crate::draft::Draft;
 use crate::inode::{Blocks, Body, Inode};
-use crate::outside::Outside;
 use crate::restripe::Pending;
 use crate::shard::Shard;
 use crate::store::Core;
@@ -26,7 +25,7 @@ fn with_copies(shard: &Shard, map: &Map, ino: Ino, inode: &Inode) -> Option<File
     (layout.copies(map) > 1).then_some(layout)
 }
 
-impl<O: Outside> Core<O> {
+impl Core {
     /// Files of a shard that have copies, in the order of their numbers, behind this one.
     pub(crate) fn files_with_copies(
         &self,

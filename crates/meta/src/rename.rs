@@ -11,7 +11,6 @@ use crate::draft::Draft;
 use crate::intents::is_directory;
 use crate::mutation::Mutation;
 use crate::names::{check_name, shard_of};
-use crate::outside::Outside;
 use crate::shard::Named;
 use crate::store::{Caller, Core};
 use bivouac_layout::{Ino, ShardId};
@@ -43,7 +42,7 @@ impl Rename<'_> {
     }
 }
 
-impl<O: Outside> Core<O> {
+impl Core {
     pub(crate) fn rename(
         &self,
         caller: &Caller,
@@ -205,7 +204,7 @@ impl<O: Outside> Core<O> {
         }
     }
 
-    fn take_moves(&self, intent: &Active<'_, O>) -> Result<(), Failure> {
+    fn take_moves(&self, intent: &Active<'_>) -> Result<(), Failure> {
         let request = PeerRequest::DirectoryMoves { intent: intent.id, take: true };
         self.patiently(intent.id.shard, || self.ask_shard(MOVES, &request).map(drop))
     }

@@ -23,7 +23,7 @@ use crate::holders;
 use crate::inode::Inode;
 use crate::mutation::Mutation;
 use crate::opens::reap;
-use crate::outside::{Outside, Standing};
+use crate::outside::Standing;
 use crate::partition::LockedShard;
 use crate::shard::Shard;
 use crate::store::{Core, MetaStore, lock};
@@ -115,7 +115,7 @@ impl Shard {
     }
 }
 
-impl<O: Outside> MetaStore<O> {
+impl MetaStore {
     /// The files of this server's shards of which something has to move by a rule, and how many others may turn out to be
     /// such: they are on their way into blocks.
     pub fn to_restripe(&self, rule: Rule) -> (Vec<ToMove>, u64) {
@@ -289,7 +289,7 @@ impl Pending {
     }
 }
 
-impl<O: Outside> Core<O> {
+impl Core {
     fn right(&self, locked: &LockedShard<'_>, ino: Ino, map: &Map) -> Right {
         let standing = Standing { group: Group::Shard(ino.shard()), since: map.epoch };
         Right { standing, reign: locked.shard.stream.reign }

@@ -8,7 +8,7 @@ use bivouac_proto::meta::MetaRequest;
 use bivouac_proto::peer::{PeerReply, PeerRequest};
 use bivouac_proto::status::Failure;
 
-impl<O: Outside> Core<O> {
+impl Core {
     pub(crate) fn meta(
         &self,
         caller: &Caller,

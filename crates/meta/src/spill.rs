@@ -5,7 +5,6 @@ use crate::error::{Op, Stop};
 use crate::inline::not_a_file;
 use crate::inode::{Blocks, Body};
 use crate::mutation::Mutation;
-use crate::outside::Outside;
 use crate::partition::LockedShard;
 use crate::shard::{Shard, Written};
 use crate::steps::Begun;
@@ -24,7 +23,7 @@ struct Moving {
     first: Piece,
 }
 
-impl<O: Outside> Core<O> {
+impl Core {
     pub(crate) fn spill(&self, caller: &Caller, ino: Ino) -> Result<Reply, Failure> {
         Ok(Reply::Meta(MetaReply::Attr(Box::new(self.spill_now(Some(caller), ino)?))))
     }

@@ -10,7 +10,6 @@ use crate::draft::{Draft, wants_split};
 use crate::error::Stop;
 use crate::inode::{Body, Inode, Part, Spread};
 use crate::mutation::Mutation;
-use crate::outside::Outside;
 use crate::shard::Key;
 use crate::store::Core;
 use bivouac_layout::namespace::{PARTS, cookie, part_of, part_shard};
@@ -31,7 +30,7 @@ struct Load {
     bytes: usize,
 }
 
-impl<O: Outside> Core<O> {
+impl Core {
     /// Splits a directory that has become too large, or whose split was interrupted; any other stays as it
     /// is.
     pub(crate) fn split_directory(&self, dir: Ino) -> Result<(), Failure> {

@@ -9,7 +9,7 @@
 use crate::error::{Op, Stop};
 use crate::inode::Inode;
 use crate::opens::reap;
-use crate::outside::{Outside, Standing};
+use crate::outside::Standing;
 use crate::partition::LockedShard;
 use crate::shard::Shard;
 use crate::store::Core;
@@ -35,15 +35,15 @@ pub(crate) struct Stance {
 }
 
 /// Keeps a file busy until it is dropped.
-struct Busy<'c, O: Outside> {
-    core: &'c Core<O>,
+struct Busy<'c> {
+    core: &'c Core,
     ino: Ino,
     /// The term in which this server became the shard's primary: in another one, it is another's work that keeps the
     /// file busy.
     reign: Option<u64>,
 }
 
-impl<O: Outside> Drop for Busy<'_, O> {
+impl Drop for Busy<'_> {
     fn drop(&mut self) {
         let (ino, Some(reign)) = (self.ino, self.reign) else { return };
         let _ = self.core.partitions.with(ino.shard(), |locked| {
@@ -85,7 +85,7 @@ impl Shard {
     }
 }
 
-impl<O: Outside> Core<O> {
+impl Core {
     /// Runs `begin` under the lock, `work` without it, and `end` under it again, with what `begin` and `work`
     /// gave. Both `begin` and `end` may run more than once. What `work` has others change, it does with the standing
     /// that it gets with its stance.

@@ -108,15 +108,15 @@ pub struct Counts {
 ///
 /// All methods may be called from many threads at once. A change that was acknowledged survives the death of
 /// the process at any moment.
-pub struct MetaStore<O: Outside> {
-    pub(crate) core: Arc<Core<O>>,
+pub struct MetaStore {
+    pub(crate) core: Arc<Core>,
     threads: Vec<JoinHandle<()>>,
 }
 
 /// What the operations work on. They are its methods, in a module for each family.
-pub(crate) struct Core<O> {
+pub(crate) struct Core {
     pub partitions: Partitions,
-    pub outside: Arc<O>,
+    pub outside: Arc<dyn Outside>,
     pub patience: Duration,
     pub intent_age: Duration,
     /// Longest time in which agents tell what is open, after a start or a take-over.
@@ -176,8 +176,8 @@ impl Replayed {
     }
 
     /// Takes the store into use. [`MetaStore::recover`] is to be called when other servers can be asked.
-    pub fn serve<O: Outside>(self, options: Options, outside: O) -> Result<MetaStore<O>, OpenError> {
-        let outside = Arc::new(outside);
+    pub fn serve(self, options: Options, outside: impl Outside) -> Result<MetaStore, OpenError> {
+        let outside: Arc<dyn Outside> = Arc::new(outside);
         let (first, me) = (outside.map(), outside.me());
         let nodes = outside.map().reachable().collect();
         let grace = Arc::new(Grace::new(options.grace, nodes));
@@ -194,7 +194,7 @@ impl Replayed {
         }
         partitions.observer = options.observer;
         partitions.compacts_later = options.background;
-        partitions.outside = Some(Arc::clone(&outside) as Arc<dyn Outside>);
+        partitions.outside = Some(Arc::clone(&outside));
         let core = Core {
             keeper,
             resumption: Resumption::new(options.resumption),
@@ -220,12 +220,12 @@ impl Replayed {
         let core = Arc::new(core);
         let mut store = MetaStore { core, threads: Vec::new() };
         if options.background {
-            let keep = |core: &Core<O>| core.keep_always(Of::Names);
+            let keep = |core: &Core| core.keep_always(Of::Names);
             store.start("meta-keeper", keep).map_err(OpenError::io(&self.dir))?;
-            let keep = |core: &Core<O>| core.keep_always(Of::Blocks);
+            let keep = |core: &Core| core.keep_always(Of::Blocks);
             store.start("meta-blocks", keep).map_err(OpenError::io(&self.dir))?;
             store.start("meta-teller", Core::tell_always).map_err(OpenError::io(&self.dir))?;
-            let compact = |core: &Core<O>| core.partitions.compact_always();
+            let compact = |core: &Core| core.partitions.compact_always();
             store.start("meta-compactor", compact).map_err(OpenError::io(&self.dir))?;
             for _ in 0..FETCHERS {
                 store.start("meta-fetcher", Core::fetch_always).map_err(OpenError::io(&self.dir))?;
@@ -235,13 +235,13 @@ impl Replayed {
     }
 }
 
-impl<O: Outside> MetaStore<O> {
+impl MetaStore {
     /// [`Replayed::open`] and then [`Replayed::serve`].
-    pub fn open(dir: &Path, options: Options, outside: O) -> Result<MetaStore<O>, OpenError> {
+    pub fn open(dir: &Path, options: Options, outside: impl Outside) -> Result<MetaStore, OpenError> {
         Replayed::open(dir, options.deployment)?.serve(options, outside)
     }
 
-    fn start(&mut self, name: &str, work: fn(&Core<O>)) -> std::io::Result<()> {
+    fn start(&mut self, name: &str, work: fn(&Core)) -> std::io::Result<()> {
         let core = self.core.clone();
         self.threads.push(std::thread::Builder::new().name(name.into()).spawn(move || work(&core))?);
         Ok(())
@@ -429,7 +429,7 @@ impl<O: Outside> MetaStore<O> {
     }
 }
 
-impl<O: Outside> Drop for MetaStore<O> {
+impl Drop for MetaStore {
     fn drop(&mut self) {
         self.core.keeper.stop();
         self.core.teller.stop();
@@ -441,7 +441,7 @@ impl<O: Outside> Drop for MetaStore<O> {
     }
 }
 
-impl<O: Outside> Core<O> {
+impl Core {
     /// Asks a server, which may be this one. Where there are copies and it does not answer, another one is going to:
     /// Busy.
     pub(crate) fn ask(&self, server: ServerId, request: &PeerRequest<'_>) -> Result<Reply, Failure> {

@@ -11,7 +11,6 @@
 
 use crate::grace::Grace;
 use crate::mutation::{Batch, Mutation};
-use crate::outside::Outside;
 use crate::partition::{Partition, revive};
 use crate::shard::Written;
 use crate::store::{Core, lock, root};
@@ -26,7 +25,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-impl<O: Outside> Core<O> {
+impl Core {
     /// Does what the map says: steps down where another server is the primary, and takes over where this one is.
     /// Says whether this server answers for all shards that it should.
     pub(crate) fn follow(&self) -> bool {

@@ -10,7 +10,6 @@
 //! Nothing depends on this queue: decisions are in the log, and the keeper tells participants again that have
 //! not heard.
 
-use crate::outside::Outside;
 use crate::shard::Shard;
 use crate::store::{Core, lock};
 use bivouac_layout::{ServerId, ShardId};
@@ -82,7 +81,7 @@ pub(crate) fn can_wait(step: &Step) -> bool {
     )
 }
 
-impl<O: Outside> Core<O> {
+impl Core {
     /// Tells participants of a decision that [can wait](can_wait): shards of this server at once, others soon.
     pub(crate) fn tell_later(&self, id: IntentId, participants: &[ShardId]) {
         let (own, others): (Vec<ShardId>, Vec<ShardId>) =

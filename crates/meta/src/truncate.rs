@@ -14,7 +14,7 @@ use crate::inline::{not_a_file, resize_inline, touch};
 use crate::inode::{Blocks, Body, Inode};
 use crate::mutation::Mutation;
 use crate::opens::noted;
-use crate::outside::{Outside, Standing};
+use crate::outside::Standing;
 use crate::partition::LockedShard;
 use crate::steps::Begun;
 use crate::store::{Caller, Core};
@@ -68,7 +68,7 @@ enum Outcome {
     Unfinished,
 }
 
-impl<O: Outside> Core<O> {
+impl Core {
     pub(crate) fn truncate(&self, caller: &Caller, ino: Ino, size: u64) -> Result<Reply, Failure> {
         if size > FILE_MAX {
             return Err(Errno::FBIG.into());

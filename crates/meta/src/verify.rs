@@ -54,7 +54,7 @@ pub struct ShardsCompared {
     pub differ: Vec<(ShardId, ServerId, Outcome)>,
 }
 
-impl<O: Outside> MetaStore<O> {
+impl MetaStore {
     /// How many logs there are.
     pub fn logs(&self) -> u32 {
         PARTITIONS as u32
@@ -206,7 +206,7 @@ impl Shard {
     }
 }
 
-impl<O: Outside> Core<O> {
+impl Core {
     fn compare_copies(&self, shards: &[ShardId], repairs: bool) -> ShardsCompared {
         let mut result = ShardsCompared::default();
         let mut left: BTreeSet<ShardId> = shards.iter().copied().collect();

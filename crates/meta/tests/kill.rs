@@ -7,7 +7,6 @@
 
 mod alone;
 
-use alone::Alone;
 use bivouac_layout::{Ino, NodeId};
 use bivouac_meta::{Caller, MetaStore, Options};
 use bivouac_proto::auth::Credentials;
@@ -25,7 +24,7 @@ const CYCLES: u64 = 220;
 const CHILD: &str = "BIVOUAC_KILL_TEST_DIR";
 const SLOTS: u64 = 40;
 
-fn open(dir: &Path) -> MetaStore<Alone> {
+fn open(dir: &Path) -> MetaStore {
     let options = Options {
         grace: Duration::ZERO,
         intent_age: Duration::ZERO,
@@ -39,7 +38,7 @@ fn open(dir: &Path) -> MetaStore<Alone> {
 }
 
 fn send(
-    store: &MetaStore<Alone>,
+    store: &MetaStore,
     sequence: u64,
     request: MetaRequest<'_>,
     data: &[u8],
@@ -74,7 +73,7 @@ fn at(dir: Ino, name: &str) -> At<'_> {
 }
 
 /// The two directories, which are in different shards.
-fn directories(store: &MetaStore<Alone>) -> [Ino; 2] {
+fn directories(store: &MetaStore) -> [Ino; 2] {
     ["left", "right"].map(|name| {
         let place = at(Ino::ROOT, name);
         let made = send(store, 0, MetaRequest::Mkdir { at: place, mode: 0o755 }, &[]);
@@ -123,7 +122,7 @@ fn on_model(state: &mut State, number: u64) {
     }
 }
 
-fn on_store(store: &MetaStore<Alone>, dirs: [Ino; 2], number: u64) {
+fn on_store(store: &MetaStore, dirs: [Ino; 2], number: u64) {
     let (act, dir, name) = operation(number);
     let place = at(dirs[dir], &name);
     let result = match act {

@@ -63,7 +63,7 @@ fn at(dir: Ino, name: &str) -> At<'_> {
     At { dir, split: false, name: name.as_bytes() }
 }
 
-fn ino_of(store: &bivouac_meta::MetaStore<alone::Alone>, name: &str) -> Ino {
+fn ino_of(store: &bivouac_meta::MetaStore, name: &str) -> Ino {
     use bivouac_proto::Reply;
     use bivouac_proto::meta::MetaReply;
     let caller = Caller {

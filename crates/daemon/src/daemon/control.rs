@@ -1,7 +1,6 @@
 //! Requests that concern the daemon itself: from the controller, from other voters, and from administrators.
 
 use super::{Daemon, End};
-use crate::around::Around;
 use crate::controller::ControllerError;
 use crate::controller::group::{Group, Start};
 use crate::lease::Lease;
@@ -220,7 +219,7 @@ impl Daemon {
         }
     }
 
-    pub(super) fn meta_store(&self) -> Option<&Arc<MetaStore<Around>>> {
+    pub(super) fn meta_store(&self) -> Option<&Arc<MetaStore>> {
         self.storage.as_ref()?.meta_store()
     }
 }

@@ -12,10 +12,10 @@ use bivouac_proto::{Errno, Reply, Time};
 use std::path::Path;
 use std::sync::Arc;
 
-pub struct Alone(Arc<Map>);
+struct Alone(Arc<Map>);
 
 /// Opens the store in `dir`; at its first start it takes all shards.
-pub fn open(dir: &Path, options: Options) -> Result<MetaStore<Alone>, OpenError> {
+pub fn open(dir: &Path, options: Options) -> Result<MetaStore, OpenError> {
     let map = map(options.deployment);
     let shards: Vec<_> = map.shards_of(ServerId(0)).collect();
     bivouac_meta::make_directory(dir)?;

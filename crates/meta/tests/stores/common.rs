@@ -29,7 +29,7 @@ pub const BLOCK: u32 = 8192;
 /// What a panicking server leaves.
 pub struct Crash(pub ServerId);
 
-pub type Store = MetaStore<Port>;
+pub type Store = MetaStore;
 
 pub struct Cluster {
     pub inner: Arc<Inner>,

@@ -507,7 +507,7 @@ fn a_damaged_log_is_refused_with_file_offset_and_remedy() {
     std::fs::write(&log, &bytes).unwrap();
     let open = |deployment| {
         let options = Options { background: false, ..Options::new(deployment) };
-        MetaStore::<Port>::open(&cluster.dir(ServerId(0)), options, Port::nowhere())
+        MetaStore::open(&cluster.dir(ServerId(0)), options, Port::nowhere())
     };
     let error = open(DEPLOYMENT).err().unwrap();
     assert!(matches!(error, OpenError::Damaged { .. }));
@@ -534,7 +534,7 @@ fn a_shorter_or_missing_log_is_refused_with_lengths_and_remedy_and_a_missing_dir
     let log = dir.join("partition-00.log");
     let open = || {
         let options = Options { background: false, ..Options::new(DEPLOYMENT) };
-        MetaStore::<Port>::open(&dir, options, Port::nowhere())
+        MetaStore::open(&dir, options, Port::nowhere())
     };
     let refused = || open().err().unwrap().to_string();
     let whole = std::fs::read(&log).unwrap();
