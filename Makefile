@@ -16,7 +16,7 @@ BENCH_PACKAGES := glusterfs-server glusterfs-client python3-torch
 CARGO ?= cargo
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 
-.PHONY: help build setup lint test unit portable system python wheel jar jar-test demo bench bench-faults bench-malleability explore-demo clean
+.PHONY: help build packages setup lint test unit portable system python wheel jar jar-test demo bench bench-faults bench-malleability explore-demo clean
 
 help:
 	@echo "make build   the programs: $(TARGET)/release/bivouac and libbivouac_preload.so beside it; the C library: $(TARGET)/library"
@@ -31,14 +31,16 @@ help:
 	@echo "make wheel   the Python wheel bivouac-fs in $(TARGET)/wheels, with the program and the preload library in it, and its tests"
 	@echo "make jar     the Hadoop file system in $(TARGET)/java"
 	@echo "make lint    formatting, clippy, and what dependencies bring along (cargo-deny)"
-	@echo "make setup   installs with apt-get (as root) and cargo what is missing"
+	@echo "make setup   installs with apt-get (as root) and cargo what is missing; make packages: without what only tests need"
 
 build:
 	@$(CARGO) build --quiet --release -p bivouac-cli -p bivouac-preload -p bivouac-capi
 	@scripts/library.sh $(TARGET)
 
-setup:
+packages:
 	@scripts/setup.sh $(PACKAGES)
+
+setup: packages
 	@scripts/tools.sh $(TARGET)/tools $(TOOLS)
 
 lint:
@@ -81,10 +83,10 @@ jar-test:
 
 test: setup lint unit system python wheel jar-test
 
-demo: setup build
+demo: packages build
 	@BIVOUAC=$(abspath $(TARGET))/release/bivouac scripts/demo.sh
 
-bench: setup build
+bench: packages build
 	@scripts/setup.sh $(BENCH_PACKAGES)
 	@scripts/wheel.sh $(TARGET)
 	@scripts/wheel-test.sh $(TARGET)
@@ -92,14 +94,14 @@ bench: setup build
 	@$(CARGO) build --quiet --release -p bivouac-bench --example idle
 	@BIVOUAC=$(abspath $(TARGET))/release/bivouac bench/run
 
-bench-faults: setup build
+bench-faults: packages build
 	@BIVOUAC=$(abspath $(TARGET))/release/bivouac bench/run --out $(TARGET)/bench-faults.jsonl faults
 
-bench-malleability: setup build
+bench-malleability: packages build
 	@$(CARGO) build --quiet --release -p bivouac-bench --example moves
 	@BIVOUAC=$(abspath $(TARGET))/release/bivouac bench/run --out $(TARGET)/bench-malleability.jsonl application malleability
 
-explore-demo: setup build
+explore-demo: packages build
 	@scripts/setup.sh $(BENCH_PACKAGES)
 	@scripts/python.sh $(TARGET)/python
 	@BIVOUAC=$(abspath $(TARGET))/release/bivouac BIVOUAC_PYTHON=$(abspath $(TARGET))/python/bin/python bench/explore_demo.py $(if $(MINUTES),--minutes $(MINUTES))
