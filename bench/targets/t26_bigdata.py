@@ -27,7 +27,7 @@ WARM_UP = "warm-up"
 
 def measure(bench):
     text, records = (32, 160_000) if bench.quick else (128, 640_000)
-    # An even number: each side begins as often, for the second one finds code that is compiled better.
+    # An even number, so that each file system is measured first equally often: Java has compiled the code better by the second time.
     repetitions = 2
     software = spark.Software()
     network = nets.Network(max(NODES) + 2, None)

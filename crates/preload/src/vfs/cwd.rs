@@ -62,8 +62,8 @@ const MIRROR_MAX: usize = 160;
 const _: () = assert!(bivouac_node::names::NAME_MAX + 100 <= MIRROR_MAX);
 
 /// Where the process is. Asks the kernel once after each change; in a `vfork` child, for which these
-/// variables are not valid, always. An error: it is in a forwarded directory, of which nobody can say what it is. Then relative
-/// names mean nothing, as absolute ones of the same files do.
+/// variables are not valid, always. It fails if the process is in a forwarded directory that the backend does not have, or whose
+/// I/O node does not answer: relative names then give the error that absolute names of the same files give.
 #[inline(never)]
 pub fn current() -> Result<Current, Errno> {
     let changes = CHANGES.load(Ordering::Acquire);

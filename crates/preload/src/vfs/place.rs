@@ -97,8 +97,8 @@ pub fn next_component(path: &[u8], at: usize) -> Option<(&[u8], usize)> {
     Some((path.get(begin..end)?, end))
 }
 
-/// Judges any path. Fails only when it starts from a descriptor of ours that is no directory, or from a forwarded directory of
-/// which nobody can say what it is.
+/// Judges any path. Fails only when it starts from a descriptor of ours that is no directory, or from a working directory that
+/// is not known ([`cwd::current`]).
 ///
 /// The parts are functions of their own, so that none takes stack for another.
 #[inline(never)]
