@@ -3,7 +3,7 @@
 use super::at::{Settled, at, settle};
 use super::attrs::described;
 use super::beside::persistent;
-use super::place::{Place, place};
+use super::place::{Place, descriptor_number, place};
 use super::scratch::Scratch;
 use super::{fds, links, state};
 use bivouac_client::{Client, Fail};
@@ -82,15 +82,12 @@ pub fn readlinkat(dirfd: i32, path: &CStr, buffer: &mut [u8]) -> Result<usize, E
         let seen = if may_be_seen_through(said) { seen_through(dirfd, path) } else { None };
         Ok(seen.map_or(Target::Kernel(len), Target::Ours))
     };
-    let target = match (state::active(), place(dirfd, path)) {
-        (true, Ok(Place::Descriptor(fd))) => Target::Ours(descriptor_target(fd)?),
-        (true, _) if path.is_empty() && fds::is_ours(dirfd) => Target::Ours(own_target(dirfd)?),
-        _ => {
-            let inside = |client: &Arc<Client>, start, path: &[u8]| {
-                client.readlink((start, path, false)).map(Target::Ours)
-            };
-            at(dirfd, path, false, kernel, inside)?
-        }
+    let inside =
+        |client: &Arc<Client>, start, path: &[u8]| client.readlink((start, path, false)).map(Target::Ours);
+    let own = if state::active() { through_descriptor(dirfd, path)? } else { None };
+    let target = match own {
+        Some(target) => Target::Ours(target),
+        None => at(dirfd, path, false, kernel, inside)?,
     };
     match target {
         Target::Kernel(len) => Ok(len),
@@ -123,8 +120,23 @@ fn seen_through(dirfd: i32, path: &CStr) -> Option<Vec<u8>> {
     super::cwd::mirrored_path(target.bytes())
 }
 
+/// The target of what a path names through a descriptor of ours: of that one's name in `/proc`, or of the link that it was opened
+/// for. (The parts are functions of their own, so that none
+/// takes stack for another.)
+#[inline(never)]
+fn through_descriptor(dirfd: i32, path: &CStr) -> Result<Option<Vec<u8>>, Errno> {
+    if path.is_empty() {
+        return if fds::is_ours(dirfd) { own_target(dirfd).map(Some) } else { Ok(None) };
+    }
+    match descriptor_number(path.to_bytes(), bivouac_node::process::real_pid()) {
+        Some((fd, b"")) if fds::is_ours(fd) => descriptor_target(fd).map(Some),
+        _ => Ok(None),
+    }
+}
+
 /// What `/proc/self/fd/N` shows for one of ours: its path, or else what the kernel shows for things without a
 /// name.
+#[inline(never)]
 fn descriptor_target(fd: i32) -> Result<Vec<u8>, Errno> {
     let file = fds::get(fd)?.ok_or(Errno::NOENT)?;
     let path = state::apart(|| file.path())?;
@@ -133,6 +145,7 @@ fn descriptor_target(fd: i32) -> Result<Vec<u8>, Errno> {
 
 /// The target of a symbolic link that was opened with O_PATH: only such a descriptor can be read by
 /// `readlinkat` with an empty path.
+#[inline(never)]
 fn own_target(fd: i32) -> Result<Vec<u8>, Errno> {
     let file = fds::get(fd)?.ok_or(Errno::NOENT)?;
     let target = state::apart(|| state::client()?.readlink(file.ino()));

@@ -184,14 +184,19 @@ fn names(directory: &[u8], path: &[u8]) -> bool {
 /// Paths in `/proc` and `/dev` that name one of our descriptors.
 #[inline(never)]
 fn named_descriptor(path: &[u8]) -> Result<Place<'_>, Errno> {
-    if let Some(rest) = below_cwd(path, bivouac_node::process::real_pid())
-        && let cwd::Current::Inside(start) = cwd::current()?
-    {
-        return Ok(Place::Inside { start, path: rest });
+    let pid = bivouac_node::process::real_pid();
+    if let Some(rest) = below_cwd(path, pid) {
+        return through_cwd(rest);
     }
-    let Some((fd, rest)) = descriptor_number(path, bivouac_node::process::real_pid()) else {
-        return Ok(Place::Kernel);
-    };
+    match descriptor_number(path, pid) {
+        Some((fd, rest)) => through_descriptor(fd, rest),
+        None => Ok(Place::Kernel),
+    }
+}
+
+/// A path that begins with the name of a descriptor: the rest.
+#[inline(never)]
+fn through_descriptor(fd: i32, rest: &[u8]) -> Result<Place<'_>, Errno> {
     match fds::get(fd) {
         Ok(None) => Ok(Place::Kernel),
         Ok(Some(file)) if !rest.is_empty() => match file.starts_paths()? {
@@ -200,6 +205,15 @@ fn named_descriptor(path: &[u8]) -> Result<Place<'_>, Errno> {
         },
         _ => Ok(Place::Descriptor(fd)),
     }
+}
+
+/// A path that begins with the name that `/proc` has for the working directory: the rest, with its slash.
+#[inline(never)]
+fn through_cwd(rest: &[u8]) -> Result<Place<'_>, Errno> {
+    Ok(match cwd::current()? {
+        cwd::Current::Inside(start) => Place::Inside { start, path: rest },
+        cwd::Current::Outside => Place::Kernel,
+    })
 }
 
 /// What follows the name that `/proc` has for the working directory, with its slash: the link itself is the
@@ -219,10 +233,11 @@ fn of_process(path: &[u8], pid: u32) -> Option<&[u8]> {
 
 /// The descriptor that a path names, and what follows it.
 pub fn descriptor_number(path: &[u8], pid: u32) -> Option<(i32, &[u8])> {
-    for (name, fd) in [(&b"/dev/stdin"[..], 0), (b"/dev/stdout", 1), (b"/dev/stderr", 2)] {
-        if path == name {
-            return Some((fd, b""));
-        }
+    match path {
+        b"/dev/stdin" => return Some((0, b"")),
+        b"/dev/stdout" => return Some((1, b"")),
+        b"/dev/stderr" => return Some((2, b"")),
+        _ => {}
     }
     let rest = if let Some(rest) = path.strip_prefix(b"/dev/fd/") {
         rest
