@@ -15,6 +15,20 @@ for file in bivouac libbivouac_preload.so; do
     mv "$package/python/bivouac/bin/$file.new" "$package/python/bivouac/bin/$file"
 done
 rm -rf "$target/wheels"
-# In a directory of its own: maturin gives the compiler other flags than cargo-zigbuild, and each would build again what the other has built.
-CARGO_TARGET_DIR=$target/wheel-build maturin build --quiet --release --zig --compatibility "manylinux_$(echo $glibc | tr . _)" \
-    --manifest-path "$package/Cargo.toml" --out "$target/wheels"
+# maturin builds by the same program as scripts/portable.sh, so that what both need is built once: with another linker than before,
+# or other flags, cargo would build all of it again.
+mkdir -p "$tools/cargo"
+cat > "$tools/cargo/cargo" << EOF
+#!/bin/sh
+export CARGO=$(command -v "${CARGO:-cargo}")
+[ "\$1" = rustc ] || exec "\$CARGO" "\$@"
+for argument; do
+    shift
+    [ "\$argument" != $triple ] || argument=$triple.$glibc
+    set -- "\$@" "\$argument"
+done
+exec cargo-zigbuild "\$@"
+EOF
+chmod +x "$tools/cargo/cargo"
+PATH=$tools/cargo:$PATH CARGO_TARGET_DIR=$target BIVOUAC_INITFIRST=later maturin build --quiet --release --target "$triple" \
+    --compatibility "manylinux_$(echo $glibc | tr . _)" --manifest-path "$package/Cargo.toml" --out "$target/wheels"

@@ -84,9 +84,12 @@ impl Network {
 
     /// A node receives so many bits in a second at most.
     pub fn slow_down(&self, node: usize, rate: &str) {
-        let line = format!("qdisc add dev {} root tbf rate {rate} burst 16k latency 2s", self.names[node]);
-        let status = Command::new("tc").args(line.split(' ')).status().expect("tc starts");
-        assert!(status.success(), "tc {line}");
+        tc(format!("qdisc add dev {} root tbf rate {rate} burst 16k latency 2s", self.names[node]));
+    }
+
+    /// That is over.
+    pub fn speed_up(&self, node: usize) {
+        tc(format!("qdisc del dev {} root", self.names[node]));
     }
 
     /// The address at which nodes reach the machine itself.
@@ -124,8 +127,16 @@ pub fn on_node_by(access: &str, node: &str, site: &Site, name: &str, script: &st
 }
 
 fn ip(line: String) {
-    let status = Command::new("ip").args(line.split(' ')).status().expect("ip starts");
-    assert!(status.success(), "ip {line}");
+    succeeds("ip", &line);
+}
+
+fn tc(line: String) {
+    succeeds("tc", &line);
+}
+
+fn succeeds(program: &str, line: &str) {
+    let status = Command::new(program).args(line.split(' ')).status().expect("the program starts");
+    assert!(status.success(), "{program} {line}");
 }
 
 impl Drop for Network {
