@@ -15,8 +15,8 @@ for file in bivouac libbivouac_preload.so; do
     mv "$package/python/bivouac/bin/$file.new" "$package/python/bivouac/bin/$file"
 done
 rm -rf "$target/wheels"
-# maturin builds by the same program as scripts/portable.sh, so that what both need is built once: with another linker than before,
-# or other flags, cargo would build all of it again.
+# What maturin starts as `cargo` is a script that hands the build to cargo-zigbuild, as scripts/portable.sh does, so that what both need
+# is built once: with another linker than before, or other flags, cargo would build all of it again.
 mkdir -p "$tools/cargo"
 cat > "$tools/cargo/cargo" << EOF
 #!/bin/sh

@@ -17,6 +17,7 @@ mod machine;
 pub mod model;
 mod mounted;
 mod network;
+pub mod paused;
 pub mod program;
 pub mod ranks;
 mod script;

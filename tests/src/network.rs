@@ -87,7 +87,7 @@ impl Network {
         tc(format!("qdisc add dev {} root tbf rate {rate} burst 16k latency 2s", self.names[node]));
     }
 
-    /// That is over.
+    /// Ends what [`Network::slow_down`] has begun: the node receives at full speed again.
     pub fn speed_up(&self, node: usize) {
         tc(format!("qdisc del dev {} root", self.names[node]));
     }

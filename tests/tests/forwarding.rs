@@ -3,13 +3,13 @@
 
 use bivouac_layout::{Assign, Forwarding, Ino, NodeId, ServerId};
 use bivouac_tests::forwarding::{CHECKS, LOOK, TOOLS, WORK, backend, local};
+use bivouac_tests::paused::Paused;
 use bivouac_tests::{Finished, Network, Site, eventually, hiding, ranks, skipped_without_root};
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 fn up(site: &Site, directory: &Path, options: &[&str]) -> String {
@@ -360,45 +360,6 @@ fn another_server_forwards_for_one_that_dies_or_hangs_where_there_are_copies() {
     another_server_forwards("forwarding-relieved-copies", "2");
 }
 
-/// A Python program that says "ready" and goes on when it is told.
-struct Paused {
-    running: Child,
-    output: BufReader<ChildStdout>,
-}
-
-impl Paused {
-    /// Starts it in a deployment, with a directory, and waits until it is ready.
-    fn start(site: &Site, name: &str, source: &str, directory: &str) -> Paused {
-        let program = site.path("program.py");
-        fs::write(&program, source).expect("written");
-        let mut command = site.command(["exec", name, "--", "python3"]);
-        command.arg(&program).arg(directory).stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut running = command.spawn().expect("runs");
-        let output = BufReader::new(running.stdout.take().expect("piped"));
-        let mut paused = Paused { running, output };
-        assert_eq!(paused.next_line(), "ready\n");
-        paused
-    }
-
-    fn next_line(&mut self) -> String {
-        let mut line = String::new();
-        self.output.read_line(&mut line).expect("read");
-        line
-    }
-
-    fn go_on(&mut self) {
-        self.running.stdin.take().expect("piped").write_all(b"go\n").expect("written");
-    }
-
-    /// What it says until it ends, well.
-    fn end(mut self) -> String {
-        let mut said = String::new();
-        self.output.read_to_string(&mut said).expect("read");
-        assert!(self.running.wait().expect("ends").success(), "{said}");
-        said
-    }
-}
-
 #[test]
 fn mpi_io_tar_sqlite_and_fio_verify_everything_while_one_io_node_becomes_four_and_none_and_two() {
     if skipped_without_root("making network namespaces") {
@@ -584,7 +545,7 @@ fn what_a_killed_io_node_may_have_done_is_an_error_and_never_a_guess() {
     let directory = backend(&site);
     let path = directory.to_str().expect("text");
     let name = site.up_with(2, &["--forward", path, "--io-nodes", "1"]);
-    let mut program = Paused::start(&site, &name, UNKNOWN, path);
+    let mut program = Paused::start(site.command(["exec", &name, "--", "python3", "-c", UNKNOWN, path]));
     let io_node = site.status(&name)["servers"][0]["pid"].as_i64().expect("a process") as i32;
     // What is sent to a stopped process is lost with it, and whoever sent it cannot know that.
     Site::stop(io_node);

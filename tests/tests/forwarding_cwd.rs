@@ -2,12 +2,12 @@
 //! started there, and nothing in a relative name tells that.
 
 use bivouac_tests::forwarding::{LOOK, WORK, backend, local};
+use bivouac_tests::paused::Paused;
 use bivouac_tests::{Site, finish, hiding, skipped_without_root};
 use rustix::process::Signal;
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 fn up(site: &Site, directory: &Path) -> String {
     site.up_with(2, &["--forward", directory.to_str().expect("text")])
@@ -78,7 +78,8 @@ fn in_a_directory_that_the_backend_does_not_have_relative_names_are_refused_and_
     assert!(fs::read_dir(&directory).expect("listed").next().is_none());
 }
 
-/// Each program that it runs finds out anew where it is.
+/// Copies a file to four names of the working directory's, each with a `cp` of its own: the library in a new process does not
+/// know yet which directory it is in.
 const COPIES: &str = r#"import subprocess, sys
 print('ready', flush=True); input()
 for name in 'astray', sys.argv[1] + '/astray', './astray', '/proc/self/cwd/astray':
@@ -92,17 +93,12 @@ fn when_no_io_node_answers_relative_names_fail_as_absolute_ones_do_and_nothing_g
     let directory = backend(&site);
     let name = up(&site, &directory);
     let mut command = site.command(["exec", &name, "--", "python3", "-c", COPIES]);
-    command.arg(&directory).current_dir(&directory).stdin(Stdio::piped()).stdout(Stdio::piped());
-    let mut program = command.spawn().expect("runs");
-    let mut output = BufReader::new(program.stdout.take().expect("piped"));
-    let mut said = String::new();
-    output.read_line(&mut said).expect("read");
+    command.arg(&directory).current_dir(&directory);
+    let mut program = Paused::start(command);
     for server in 0..2 {
         Site::kill(site.server_pid(&name, server), Signal::KILL);
     }
-    program.stdin.take().expect("piped").write_all(b"go\n").expect("written");
-    output.read_to_string(&mut said).expect("read");
-    assert!(program.wait().expect("ends").success(), "{said}");
-    assert_eq!(said, format!("ready\n{}", "1 Input/output error\n".repeat(4)));
+    program.go_on();
+    assert_eq!(program.end(), "1 Input/output error\n".repeat(4));
     assert!(fs::read_dir(&directory).expect("listed").next().is_none());
 }

@@ -116,8 +116,8 @@ fn moves_go_on_whoever_dies(test: &str, copies: u64) {
     let mut loads = vec![start(0, NAMES, "names"), start(1, APPENDS, "appends")];
     let mut servers = 2;
     for victim in ["source", "target", "both", "leader"] {
-        // The new server gets what moves so slowly that it is not over between two looks, whatever the machine; and at full speed
-        // from the death on.
+        // Until somebody is killed, the new server receives slowly: on a fast machine all shards would have moved before `status`
+        // shows that any do.
         net.slow_down(servers as usize, "5mbit");
         let mut command = site.command(["expand", &name, "--hosts", &net.names[servers as usize]]);
         let mut expand = command.stdout(std::process::Stdio::null()).spawn().expect("starts");

@@ -84,7 +84,7 @@ pub fn readlinkat(dirfd: i32, path: &CStr, buffer: &mut [u8]) -> Result<usize, E
     };
     let inside =
         |client: &Arc<Client>, start, path: &[u8]| client.readlink((start, path, false)).map(Target::Ours);
-    let own = if state::active() { through_descriptor(dirfd, path)? } else { None };
+    let own = if state::active() { described_target(dirfd, path)? } else { None };
     let target = match own {
         Some(target) => Target::Ours(target),
         None => at(dirfd, path, false, kernel, inside)?,
@@ -120,11 +120,11 @@ fn seen_through(dirfd: i32, path: &CStr) -> Option<Vec<u8>> {
     super::cwd::mirrored_path(target.bytes())
 }
 
-/// The target of what a path names through a descriptor of ours: of that one's name in `/proc`, or of the link that it was opened
-/// for. (The parts are functions of their own, so that none
-/// takes stack for another.)
+/// What `readlinkat` gives for a descriptor of ours: for its name in `/proc` or `/dev`, or, with an empty path, for a symbolic link
+/// that it was opened for. `None`: the path names neither. (A function of its own, as those that it calls: none takes stack
+/// for another.)
 #[inline(never)]
-fn through_descriptor(dirfd: i32, path: &CStr) -> Result<Option<Vec<u8>>, Errno> {
+fn described_target(dirfd: i32, path: &CStr) -> Result<Option<Vec<u8>>, Errno> {
     if path.is_empty() {
         return if fds::is_ours(dirfd) { own_target(dirfd).map(Some) } else { Ok(None) };
     }
