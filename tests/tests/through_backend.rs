@@ -107,6 +107,40 @@ fn everything_is_kept_when_a_deployment_grows_and_shrinks_through_the_backend() 
     site.assert_nothing_left(&name, &pids);
 }
 
+/// A program whose first thread has ended is in the way, too.
+#[test]
+fn a_program_without_its_first_thread_is_not_taken_for_one_that_ends() {
+    let site = Site::in_memory("backend-thread");
+    let (name, backend) = (site.name("moves"), site.path("backend").display().to_string());
+    std::fs::create_dir(&backend).expect("made");
+    site.bivouac(["up", &name, "--servers", "1"]).ok();
+    let script = r#"
+import ctypes, os, sys, threading
+def late():
+    while open('/proc/self/stat').read().split()[2] != 'Z': pass
+    print('alone', flush=True)
+    sys.stdin.readline()
+    os.write(file, b'late')
+    os._exit(0)
+file = os.open('/bivouac/file', os.O_CREAT | os.O_WRONLY)
+threading.Thread(target=late).start()
+ctypes.CDLL(None).syscall({"x86_64": 60, "aarch64": 93}[os.uname().machine], 0)
+"#;
+    let mut command = site.command(["exec", &name, "--", "python3", "-c", script]);
+    let mut program = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("starts");
+    let mut says = BufReader::new(program.stdout.take().expect("a pipe")).lines();
+    assert_eq!(says.next().expect("it lives").expect("text"), "alone");
+    let grow = ["expand", &name, "--servers", "+1", "--rebuild", "backend", "--backend", &backend];
+    site.bivouac(grow).fails(65, &[&format!("process {} (python3)", program.id())]);
+    drop(program.stdin.take());
+    assert!(program.wait().expect("ends").success());
+    site.bivouac(grow).ok();
+    assert_eq!(site.sh(&name, "cat /bivouac/file").ok(), "late");
+    let pids: Vec<i32> = site.daemons(&name).into_iter().map(|(_, pid)| pid).collect();
+    site.bivouac(["down", &name]).ok();
+    site.assert_nothing_left(&name, &pids);
+}
+
 /// A command that is killed at any moment leaves what the next one completes; nobody else comes in between.
 #[test]
 fn a_rebuild_through_the_backend_that_is_killed_again_and_again_completes() {

@@ -8,6 +8,8 @@ use super::Agent;
 use bivouac_layout::Ino;
 use bivouac_proto::control::{HELD_MAX, HeldFile, Holder};
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::ErrorKind;
+use std::path::Path;
 use std::sync::atomic::Ordering;
 
 /// The name of a process that serves a mount.
@@ -19,8 +21,9 @@ impl Agent {
     pub(crate) fn admit(&self, programs: bool) -> Vec<(u32, String)> {
         let sessions = self.shared.sessions();
         self.shared.closed.store(!programs, Ordering::Release);
-        let alive = sessions.processes.values().filter(|process| !super::is_dead(&process.pidfd));
-        let pids: BTreeSet<u32> = alive.map(|process| process.pid).filter(|pid| !copies(*pid)).collect();
+        let programs = sessions.processes.values().filter(|process| role(process.pid) == Role::Program);
+        let alive = programs.filter(|process| !super::is_dead(&process.pidfd));
+        let pids: BTreeSet<u32> = alive.map(|process| process.pid).collect();
         drop(sessions);
         pids.into_iter().map(|pid| (pid, command_of(pid))).collect()
     }
@@ -73,15 +76,44 @@ impl Agent {
     }
 }
 
-/// Whether a process is one of this program's own that copy a deployment: they go on where programs are kept
-/// out.
+/// What a process is to its deployment.
+#[derive(PartialEq, Eq, Debug)]
+enum Role {
+    Program,
+    /// One of this program's own that copy a deployment: they go on where programs are kept out.
+    Copier,
+    /// It is about to end, and has no memory any more. That takes a moment in which it is not dead yet.
+    Gone,
+}
+
 pub(super) fn copies(pid: u32) -> bool {
-    let executable = |pid: &str| std::fs::read_link(format!("/proc/{pid}/exe")).ok();
-    let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-    let words = || line.split(|byte| *byte == 0);
+    role(pid) == Role::Copier
+}
+
+fn role(pid: u32) -> Role {
+    // The first thread may have ended alone, and then only others can tell.
+    let Ok(threads) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return Role::Program };
+    for thread in threads.flatten() {
+        // In this order: a thread that has an executable afterwards has had a command line before.
+        let line = std::fs::read(thread.path().join("cmdline")).unwrap_or_default();
+        match std::fs::read_link(thread.path().join("exe")) {
+            Ok(executable) => return role_of(&line, &executable),
+            // Also of a thread that is just going, it says that this may not be read.
+            Err(error) if error.kind() != ErrorKind::NotFound && thread.path().exists() => {
+                return Role::Program;
+            }
+            Err(_) => {}
+        }
+    }
+    Role::Gone
+}
+
+fn role_of(line: &[u8], executable: &Path) -> Role {
+    let mut words = line.split(|byte| *byte == 0).skip(1);
     let copies =
-        words().nth(1) == Some(b"daemon") && words().any(|word| word == b"--stage" || word == b"--layouts");
-    copies && executable("self").is_some() && executable("self") == executable(&pid.to_string())
+        words.next() == Some(b"daemon") && words.any(|word| word == b"--stage" || word == b"--layouts");
+    let is_own = || std::fs::read_link("/proc/self/exe").is_ok_and(|own| own == executable);
+    if copies && is_own() { Role::Copier } else { Role::Program }
 }
 
 /// The name of a process, if it lives.
@@ -134,5 +166,35 @@ mod tests {
         assert_eq!(mapped_inode("7f00-7f01 rw-p 00000000 fe:00 12 /bin/sh"), None);
         assert_eq!(mapped_inode("7f00-7f01 rw-p 00000000 00:00 0"), None);
         assert!(!command_of(std::process::id()).is_empty());
+    }
+
+    #[test]
+    fn what_is_about_to_end_is_no_program() {
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().expect("starts");
+        assert_eq!(role(child.id()), Role::Program);
+        child.kill().expect("ends");
+        // A process that nobody has waited for is as one that ends: it is there, and has no memory.
+        let begun = std::time::Instant::now();
+        while role(child.id()) != Role::Gone {
+            assert!(begun.elapsed().as_secs() < 10, "it has ended");
+            std::thread::yield_now();
+        }
+        assert_eq!(command_of(child.id()), "sleep");
+        child.wait().expect("ends");
+    }
+
+    #[test]
+    fn only_this_programs_own_copiers_are_copiers() {
+        let own = std::fs::read_link("/proc/self/exe").expect("a link");
+        assert_eq!(role_of(b"bivouac\0daemon\0--stage\0", &own), Role::Copier);
+        assert_eq!(role_of(b"bivouac\0daemon\0--layouts\0", &own), Role::Copier);
+        for (line, executable) in [
+            (&b"bivouac\0daemon\0--stage\0"[..], Path::new("/bin/sh")),
+            (b"bivouac\0daemon\0--serve\0", &own),
+            (b"daemon\0--stage\0", &own),
+            (b"", &own),
+        ] {
+            assert_eq!(role_of(line, executable), Role::Program, "{line:?} {executable:?}");
+        }
     }
 }
