@@ -22,13 +22,14 @@ RATE = 400
 SPLIT = 2 << 20
 # Where each node sees the site's file system, by its own link.
 SITE = "/etc/bivouac-bench-site"
-WARM_UP = "warm-up"
+# Of WordCount's input.
+FILES = 16
 
 
 def measure(bench):
     text, records = (32, 160_000) if bench.quick else (128, 640_000)
-    # An even number, so that each file system is measured first equally often: Java has compiled the code better by the second time.
-    repetitions = 2
+    # An even number, so that each file system is measured first equally often.
+    repetitions = 2 if bench.quick else 4
     software = spark.Software()
     network = nets.Network(max(NODES) + 2, None)
     computes, bricks = network.nodes[:-2], network.nodes[-2:]
@@ -60,9 +61,7 @@ class Data:
         self.network, self.node, self.site, self.software = network, node, site, software
         self.sizes = {"wordcount": text, "terasort": records * 100}
         self.counts = self.write_text(f"{site}/wordcount", text)
-        self.write_text(f"{site}/{WARM_UP}-wordcount", SPLIT * max(NODES))
         self.generate(f"{SITE}/terasort", records)
-        self.generate(f"{SITE}/{WARM_UP}-terasort", SPLIT * max(NODES) // 100)
 
     def write_text(self, directory, size):
         """Lines of words, some frequent and most rare; how often each is there."""
@@ -71,12 +70,13 @@ class Data:
         weights = [1 / (n + 10) for n in range(len(words))]
         piece = source.choices(words, weights, k=100_000)
         lines = "\n".join(" ".join(piece[at : at + 10]) for at in range(0, len(piece), 10)) + "\n"
-        times = size // len(lines)
+        times = size // len(lines) // FILES
         os.mkdir(directory)
-        with open(f"{directory}/text", "w", encoding="ascii") as file:
-            for _ in range(times):
-                file.write(lines)
-        return {word: count * times for word, count in collections.Counter(piece).items()}
+        for number in range(FILES):
+            with open(f"{directory}/text-{number}", "w", encoding="ascii") as file:
+                for _ in range(times):
+                    file.write(lines)
+        return {word: count * times * FILES for word, count in collections.Counter(piece).items()}
 
     def hadoop(self, *arguments):
         return run(self.network.within(self.node, self.software.hadoop(*arguments)))
@@ -123,11 +123,13 @@ def on_nodes(bench, network, nodes, software, data, tmpfs, repetitions):
             }
             jobs = Jobs(spark.Application(cluster, settings), network, deployment, nodes, data)
             for kind in data.sizes:
-                jobs.warm_up(kind)
-                for repetition in range(repetitions):
+                # The first ones do not count: Java still compiles the code, and would favour whichever side comes later.
+                for repetition in range(1 + repetitions):
                     sides = (jobs.staged, jobs.direct)
                     for side in sides[:: -1 if repetition % 2 else 1]:
-                        side(kind, last=repetition == repetitions - 1)
+                        side(kind, last=repetition == repetitions)
+                for seconds in jobs.seconds[kind].values():
+                    del seconds[0]
             events = jobs.application.close()
             return {kind: (jobs.seconds[kind], jobs.locality(events, kind)) for kind in data.sizes}
         finally:
@@ -147,23 +149,21 @@ class Jobs:
         return run(self.network.within(self.nodes[0], [BIVOUAC, *words]))
 
     def timed(self, *words):
-        with open("/proc/sys/vm/drop_caches", "w", encoding="ascii") as file:
-            file.write("3")
         begin = time.monotonic()
         self.on_first(*words)
         return time.monotonic() - begin
 
-    def warm_up(self, kind):
-        """Classes are loaded and compiled, for both file systems."""
-        name = self.deployment.name
-        self.on_first("preload", name, f"{SITE}/{WARM_UP}-{kind}", f"/{WARM_UP}-{kind}")
-        self.application.job(kind, f"bivouac://{name}/{WARM_UP}-{kind}", f"bivouac://{name}/{WARM_UP}-{kind}-out")
-        self.application.job(kind, f"file://{SITE}/{WARM_UP}-{kind}", f"file://{SITE}/{WARM_UP}-{kind}-out")
-        run(["rm", "-r", f"{self.data.site}/{WARM_UP}-{kind}-out"])
+    def forget(self):
+        """What the site's file system has is not in this machine's memory. The programs that the jobs use are: no disk of this machine's is
+        measured."""
+        with open("/proc/sys/vm/drop_caches", "w", encoding="ascii") as file:
+            file.write("3")
+        self.on_first("status", self.deployment.name)
 
     def staged(self, kind, last):
         """Preload, job, flush."""
         name, seconds = self.deployment.name, self.seconds[kind]
+        self.forget()
         seconds["preload"].append(self.timed("preload", name, f"{SITE}/{kind}", f"/{kind}"))
         before = self.network.sent(self.nodes)
         took, number, splits = self.application.job(kind, f"bivouac://{name}/{kind}", f"bivouac://{name}/{kind}-out")
@@ -178,7 +178,7 @@ class Jobs:
 
     def direct(self, kind, last):
         """The job on the site's file system."""
-        self.timed("status", self.deployment.name)
+        self.forget()
         took, _, _ = self.application.job(kind, f"file://{SITE}/{kind}", f"file://{SITE}/{kind}-direct")
         self.seconds[kind]["direct"].append(took)
         if last:

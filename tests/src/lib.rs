@@ -10,6 +10,7 @@ pub mod agents;
 mod compare;
 pub mod failing;
 pub mod forwarding;
+mod killed;
 pub mod kills;
 pub mod library;
 pub mod load;
@@ -33,6 +34,7 @@ pub use bivouac_testing::{
     skipped_without_mount, skipped_without_root,
 };
 pub use compare::{manifest, same_as_local};
+pub use killed::Killed;
 pub use machine::{Lost, Machine};
 pub use mounted::Mounted;
 pub use network::{Cut, Network, on_node, on_node_by};

@@ -1,7 +1,7 @@
 //! Agents start servers of their nodes again that have died: programs only wait, and nobody starts anything for ever.
 
 use bivouac_tests::agents::start_agent;
-use bivouac_tests::{HANG, Network, Site, eventually, finish, run_dir, skipped_without_root};
+use bivouac_tests::{HANG, Killed, Network, Site, eventually, finish, run_dir, skipped_without_root};
 use rustix::process::Signal;
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -25,32 +25,6 @@ fn server(site: &Site, name: &str, id: usize) -> serde_json::Value {
 
 fn pid(site: &Site, name: &str, id: usize) -> i32 {
     server(site, name, id)["pid"].as_i64().expect("a process") as i32
-}
-
-/// A server's process, and the map's epoch, before it was killed.
-struct Before {
-    pid: i32,
-    epoch: u64,
-}
-
-/// Kills a server's process.
-fn kill(site: &Site, name: &str, id: usize) -> Before {
-    let status = site.status(name);
-    let pid = status["servers"][id]["pid"].as_i64().expect("a process") as i32;
-    Site::kill(pid, Signal::KILL);
-    Before { pid, epoch: status["epoch"].as_u64().expect("a map") }
-}
-
-/// Waits until a server is up with another process, and answers; how long that took.
-fn is_back(site: &Site, name: &str, id: usize, before: &Before) -> Duration {
-    eventually("the server is back", || {
-        let status = site.status(name);
-        let now = &status["servers"][id];
-        // It has begun to join since then, and has been taken in.
-        let joined = status["epoch"].as_u64().is_some_and(|epoch| epoch >= before.epoch + 2);
-        let serves = now["capacity"].is_u64() && now["pid"].as_i64() != Some(before.pid.into());
-        joined && serves && now["state"] == "up" && now["behind"] == 0
-    })
 }
 
 /// How often a server has begun to start.
@@ -140,8 +114,8 @@ fn a_killed_server_comes_back_by_itself_and_a_program_only_waits() {
         &name,
         || {
             for id in [1, 0, 1] {
-                let before = kill(&site, &name, id);
-                println!("server {id} was back after {:?}", is_back(&site, &name, id, &before));
+                let killed = Killed::server(&site, &name, id);
+                println!("server {id} was back after {:?}", killed.is_back(&site, &name));
                 std::thread::sleep(Duration::from_millis(300));
             }
         },
@@ -170,8 +144,8 @@ fn with_copies_a_killed_server_comes_back_and_catches_up() {
         &name,
         || {
             for id in [0, 1] {
-                let before = kill(&site, &name, id);
-                println!("server {id} was back after {:?}", is_back(&site, &name, id, &before));
+                let killed = Killed::server(&site, &name, id);
+                println!("server {id} was back after {:?}", killed.is_back(&site, &name));
             }
         },
         || {},
@@ -185,9 +159,9 @@ fn a_server_that_dies_again_and_again_stays_down_until_somebody_starts_it() {
     let name = site.up(2);
     site.sh(&name, "cd /bivouac && for i in $(seq 40); do echo $i > $i; done").ok();
     for round in 0..4 {
-        let before = kill(&site, &name, 1);
+        let killed = Killed::server(&site, &name, 1);
         if round < 3 {
-            is_back(&site, &name, 1, &before);
+            killed.is_back(&site, &name);
         }
     }
     let down = || {
@@ -206,8 +180,8 @@ fn a_server_that_dies_again_and_again_stays_down_until_somebody_starts_it() {
     // By hand, and then it is looked after again.
     site.bivouac(["restart", &name, "1"]).ok();
     assert_eq!(server(&site, &name, 1)["trouble"], serde_json::Value::Null);
-    let before = kill(&site, &name, 1);
-    is_back(&site, &name, 1, &before);
+    let killed = Killed::server(&site, &name, 1);
+    killed.is_back(&site, &name);
     assert_eq!(site.sh(&name, "cat /bivouac/* | sort -n | tail -1; ls /bivouac | wc -l").ok(), "40\n40\n");
 }
 
@@ -215,7 +189,7 @@ fn a_server_that_dies_again_and_again_stays_down_until_somebody_starts_it() {
 fn who_says_so_gets_no_server_back() {
     let site = site("off");
     let name = site.up_with(1, &["--restarts", "0"]);
-    kill(&site, &name, 0);
+    Killed::server(&site, &name, 0);
     eventually("it is down", || server(&site, &name, 0)["state"] == "down");
     std::thread::sleep(Duration::from_secs(1));
     let now = server(&site, &name, 0);
@@ -233,8 +207,8 @@ fn a_server_that_was_told_to_end_is_not_started_again() {
     assert_eq!(daemons_below(&site.home().join(&name)), NOBODY);
     site.bivouac(["up", &name]).ok();
     // A new life: the agent knows of servers what they are now.
-    let before = kill(&site, &name, 0);
-    is_back(&site, &name, 0, &before);
+    let killed = Killed::server(&site, &name, 0);
+    killed.is_back(&site, &name);
     assert_eq!(site.sh(&name, "cat /bivouac/file").ok(), "content\n");
 }
 
@@ -272,7 +246,7 @@ fn restart_by_hand_beside_the_agent_starts_one_server() {
     let name = site.up_with(1, &["--restarts", "100"]);
     site.sh(&name, "echo content > /bivouac/file").ok();
     for round in 0..8 {
-        kill(&site, &name, 0);
+        Killed::server(&site, &name, 0);
         // Before, while and after the agent starts it; later rounds have pauses.
         std::thread::sleep(Duration::from_millis(round * 7));
         site.bivouac(["restart", &name, "0"]).ok();
@@ -338,7 +312,7 @@ fn a_server_whose_storage_is_damaged_is_not_started_for_ever() {
     let whole = std::fs::read(&log).expect("reads");
     Site::stop(pid(&site, &name, 0));
     std::fs::write(&log, &whole[..whole.len() / 10]).expect("writes");
-    kill(&site, &name, 0);
+    Killed::server(&site, &name, 0);
     let shown = log.display().to_string();
     eventually("it is given up", || {
         let now = server(&site, &name, 0);
@@ -368,14 +342,14 @@ fn an_agent_that_is_started_again_looks_after_its_servers() {
     assert_eq!(site.status(&name)["leader"], 2);
     Site::kill(site.agent_pid(&name, 0), Signal::KILL);
     // Nobody starts this one yet.
-    let first = kill(&site, &name, 0);
+    let first = Killed::server(&site, &name, 0);
     eventually("it is down", || server(&site, &name, 0)["state"] == "down");
     start_agent(&site, &name, 0, Some(&net.names[0]));
     is_back(&site, &name, 0, &first);
     // And one that dies while the agent looks on; its node's number is not taken for another's.
     for id in [0, 1] {
-        let before = kill(&site, &name, id);
-        is_back(&site, &name, id, &before);
+        let killed = Killed::server(&site, &name, id);
+        killed.is_back(&site, &name);
     }
     assert_eq!(starts(&site, &name, 1), 2);
     assert_eq!(site.sh(&name, "ls /bivouac | wc -l").ok(), "40\n");
