@@ -1,8 +1,11 @@
 //! Many files are read at once while others replace them, and servers die and come back: each is read whole, as one or the other of
-//! its versions, and nothing fails.
+//! its versions, and nothing fails. Where storage fails, so do the files that are there, and no others.
 
+use bivouac_tests::failing::{FailingDir, Fault, On};
 use bivouac_tests::library::linked;
-use bivouac_tests::{Killed, Site};
+use bivouac_tests::{Killed, Site, finish, skipped_without_mount};
+use rustix::io::Errno;
+use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -48,4 +51,74 @@ fn many_files_with_copies_are_read_whole_while_they_are_replaced_and_servers_die
         "many-two",
         &["--block-size", "64K", "--replicas", "2", "--heal-after", "never"],
     );
+}
+
+/// Says of each file that it is given the name of the result, and its bytes if they are few.
+const EACH: &str = r#"
+#include <bivouac.h>
+#include <stdio.h>
+#include <string.h>
+int main(int argc, char **argv) {
+    static char room[64][70000];
+    static struct bivouac_piece pieces[64];
+    bivouac_t *deployment;
+    int count = argc - 2;
+    if (count > 64 || bivouac_attach(argv[1], &deployment))
+        return 1;
+    for (int i = 0; i < count; i++)
+        pieces[i] = (struct bivouac_piece){.path = argv[2 + i], .buffer = room[i], .length = sizeof room[i]};
+    if (bivouac_read_many(deployment, pieces, count))
+        return 2;
+    for (int i = 0; i < count; i++)
+        if (pieces[i].result < 0)
+            printf("%s %s\n", argv[2 + i], strerror((int)-pieces[i].result));
+        else
+            printf("%s %zd %.9s\n", argv[2 + i], pieces[i].result, room[i]);
+    bivouac_detach(deployment);
+}
+"#;
+
+#[test]
+fn of_many_files_those_on_storage_that_fails_are_errors_and_no_others() {
+    if skipped_without_mount() {
+        return;
+    }
+    let dir = FailingDir::new("many-storage");
+    let site = Site::in_memory("many-storage");
+    let name = site.up_with(2, &["--block-size", "64K", "--storage", &dir.path().to_string_lossy()]);
+    // Of one block, of two, and in the inode.
+    let write = "cd /bivouac && for i in $(seq 10 39); do n=$((i % 3)); \
+        yes content$i | head -c $((n == 0 ? 5000 : n == 1 ? 67000 : 500)) > $i; done";
+    site.sh(&name, write).ok();
+    let source = site.path("each.c");
+    std::fs::write(&source, EACH).expect("written");
+    linked("cc", &source, &site.path("each"));
+    let each = || {
+        let mut command = Command::new(site.path("each"));
+        command.arg(&name).args((10..40).map(|number| format!("/{number}")));
+        finish(command).ok()
+    };
+    let whole = each();
+    for (line, number) in whole.lines().zip(10..) {
+        let size = [5000, 67000, 500][number % 3];
+        assert_eq!(line, format!("/{number} {size} content{number}"));
+    }
+    dir.fail(Fault { paths: vec!["-1/sub".into()], on: On::READ, error: Errno::IO });
+    let found = each();
+    let failed: BTreeSet<&str> = found
+        .lines()
+        .filter_map(|line| line.strip_suffix(" Input/output error")?.strip_prefix('/'))
+        .collect();
+    // What is not an error is as it was.
+    for (now, before) in found.lines().zip(whole.lines()) {
+        assert!(now == before || now.ends_with(" Input/output error"), "{now}, {before}");
+    }
+    // The same files fail that fail one by one.
+    let one_by_one =
+        site.sh(&name, "cd /bivouac && for i in *; do cat $i > /dev/null 2>&1 || echo $i; done").ok();
+    assert_eq!(failed, one_by_one.lines().collect());
+    assert!(dir.hits() > 0 && (10..=20).contains(&failed.len()), "{failed:?}");
+    dir.heal();
+    assert_eq!(each(), whole, "nothing of it lasts");
+    site.bivouac(["down", &name]).ok();
 }
