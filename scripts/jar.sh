@@ -17,7 +17,7 @@ mkdir -p "$into/native/$arch"
 "$tools/bin/python" -m ziglang cc -target "${triple%%-*}-linux-gnu.$glibc" -shared -fPIC -O2 -s -Wall -Wextra -Werror \
     -I"$java/include" -I"$java/include/linux" -I"$root/crates/capi/include" "$root/java/src/main/c/bivouac_jni.c" \
     -o "$into/native/$arch/libbivouac_jni.so" "-Wl,--version-script=$root/java/src/main/c/jni.map" -Wl,--gc-sections \
-    "$built/libbivouac_capi.a" "$target/wheel-build/gettid.o" -lunwind -lpthread -lm -ldl
+    "$built/libbivouac_capi.a" "$target/old-glibc/gettid.o" -lunwind -lpthread -lm -ldl
 
 maven() {
     mvn --quiet --batch-mode -f "$root/java/pom.xml" "-Doutput.directory=$into" "-Dnative.directory=$into/native" "$@"

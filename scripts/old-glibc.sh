@@ -18,12 +18,12 @@ export PATH
 unset CARGO_BUILD_TARGET
 
 # Rust's standard library calls this function, which came with glibc 2.30.
-mkdir -p "$target/wheel-build"
+mkdir -p "$target/old-glibc"
 printf '%s\n' '#include <sys/syscall.h>' '#include <unistd.h>' \
-    '__attribute__((visibility("hidden"))) pid_t gettid(void) { return (pid_t)syscall(SYS_gettid); }' > "$target/wheel-build/gettid.c"
-"$tools/bin/python" -m ziglang cc -target "${triple%%-*}-linux-gnu.$glibc" -O1 -fPIC -c "$target/wheel-build/gettid.c" \
-    -o "$target/wheel-build/gettid.o"
-RUSTFLAGS="-C link-arg=$target/wheel-build/gettid.o"
+    '__attribute__((visibility("hidden"))) pid_t gettid(void) { return (pid_t)syscall(SYS_gettid); }' > "$target/old-glibc/gettid.c"
+"$tools/bin/python" -m ziglang cc -target "${triple%%-*}-linux-gnu.$glibc" -O1 -fPIC -c "$target/old-glibc/gettid.c" \
+    -o "$target/old-glibc/gettid.o"
+RUSTFLAGS="-C link-arg=$target/old-glibc/gettid.o"
 export RUSTFLAGS
 
 # What cargo builds for such a system: zigbuild -p CRATE...

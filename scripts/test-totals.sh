@@ -6,12 +6,14 @@ set -eu
 log=$1 skipped=$2 status=$3 seconds=$4
 
 # A Rust test binary says "test result: ok. 12 passed; 0 failed; 1 ignored; ...". pytest says "1 failed, 12 passed, 1 skipped in 3.20s",
-# and "1 error" for a test that could not even begin or a file that could not be loaded.
+# and "1 error" for a test that could not even begin or a file that could not be loaded. A binary that crashed or hung says nothing:
+# scripts/run-tests.py does.
 count() {
     awk -v what="$1" '
         /^test result:/ || /^(=+ )?[0-9]+ [a-z]+(, [0-9]+ [a-z]+)* in [0-9.]+s/ {
             for (i = 2; i <= NF; i++) if (index($i, what) == 1) n += $(i - 1)
         }
+        /^PROGRAM FAILED:/ && what == "failed" { n++ }
         END { print n + 0 }' "$log"
 }
 passed=$(count passed)
