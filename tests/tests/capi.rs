@@ -145,6 +145,68 @@ fn header_versions_and_symbols_name_the_same_functions() {
     assert_eq!(declared, symbols);
 }
 
+/// A program may have closed its standard streams, and go on to write into them: no descriptor of the library's may be there. And
+/// it may have room for few descriptors: then it is told so, and goes on.
+#[test]
+fn programs_without_standard_streams_or_with_few_descriptors_damage_nothing() {
+    let site = Site::new("capi-descriptors");
+    let name = site.up(2);
+    let text = r#"
+#include <bivouac.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <unistd.h>
+int main(int argc, char **argv) {
+    static char content[8192], found[8192];
+    static bivouac_file_t *files[100];
+    bivouac_t *deployment;
+    int most = 0, opened = 0, failed = 0;
+    int closed = argc == 3 && strcmp(argv[2], "closed") == 0;
+    for (int fd = 0; fd < 3 && closed; fd++)
+        close(fd);
+    if (bivouac_attach(argv[1], &deployment))
+        return 1;
+    memset(content, 'x', sizeof content);
+    for (; opened < 100; opened++) {
+        char name[] = {'/', (char)('0' + opened / 10), (char)('0' + opened % 10), 0};
+        for (int fd = 0; fd < 3 && closed; fd++)
+            if (write(fd, "damage", 6) != -1 || errno != EBADF)
+                return 2;
+        failed = bivouac_open(deployment, name, O_RDWR | O_CREAT, 0644, &files[opened]);
+        if (failed)
+            break;
+    }
+    if (failed && failed != -EMFILE)
+        return 3;
+    most = opened;
+    /* With those closed, there is room again. */
+    while (opened > most / 2)
+        bivouac_close(files[--opened]);
+    for (int i = 0; i < opened; i++)
+        if (bivouac_pwrite(files[i], content, sizeof content, 0) != sizeof content ||
+            bivouac_pread(files[i], found, sizeof found, 0) != sizeof found || memcmp(content, found, sizeof found))
+            return 4;
+    bivouac_detach(deployment);
+    return failed ? 10 : 0;
+}
+"#;
+    let (source, program) = (site.path("program.c"), site.path("program"));
+    std::fs::write(&source, text).expect("written");
+    linked("cc", &source, &program);
+    let run = |limit: &str, streams: &str| {
+        let mut shell = Command::new("sh");
+        shell.arg("-c").arg(format!("ulimit -n {limit}; exec {} {name} {streams}", program.display()));
+        finish(shell).code
+    };
+    assert_eq!(run("1000", "open"), 0);
+    assert_eq!(run("1000", "closed"), 0);
+    for limit in ["24", "60"] {
+        assert_eq!((run(limit, "open"), run(limit, "closed")), (10, 10), "{limit}");
+    }
+    site.bivouac(["down", &name]).ok();
+}
+
 #[test]
 fn a_program_that_is_killed_leaves_nothing_open_or_locked() {
     let site = Site::new("capi-killed");
