@@ -345,7 +345,7 @@ fn an_agent_that_is_started_again_looks_after_its_servers() {
     let first = Killed::server(&site, &name, 0);
     eventually("it is down", || server(&site, &name, 0)["state"] == "down");
     start_agent(&site, &name, 0, Some(&net.names[0]));
-    is_back(&site, &name, 0, &first);
+    first.is_back(&site, &name);
     // And one that dies while the agent looks on; its node's number is not taken for another's.
     for id in [0, 1] {
         let killed = Killed::server(&site, &name, id);
