@@ -30,10 +30,11 @@ fn jobs_get_the_storage_in_the_proportion_of_their_weights() {
     }
     let storage = FailingDir::new("weights");
     let site = Site::new("weights");
-    // Each write of a file keeps the only dispatcher for a while, so that others wait.
+    // Each write of a file keeps the only dispatcher for a while, so that others wait: long enough that every process has its next request
+    // there before it is its turn again, on a busy machine, too.
     let name = up(&site, &storage.path(), "wfq,dispatchers=1,weight=large:4");
-    storage.slow_down(Slow { paths: vec!["job".into()], on: On::WRITE, wait: Duration::from_millis(2) });
-    // Four processes of each job write files of their own for two seconds, and say how many requests were answered.
+    storage.slow_down(Slow { paths: vec!["job".into()], on: On::WRITE, wait: Duration::from_millis(10) });
+    // Four processes of each job write files of their own for three seconds, and say how many requests were answered.
     let script = format!(
         "import os, time
 def write(job, n):
@@ -43,7 +44,7 @@ import os, time
 fd = os.open(\"{0}/job-{{job}}-{{n}}\", os.O_CREAT | os.O_WRONLY)
 os.close({{ready}})
 os.read({{go}}, 1)
-count, end = 0, time.time() + 2
+count, end = 0, time.time() + 3
 while time.time() < end:
     os.pwrite(fd, bytes(65536), 131072 * (count % 64)); count += 1
 print(\"{{job}}\", count, flush=True)'''])
