@@ -31,15 +31,11 @@ impl Network {
 
     /// So many namespaces.
     pub fn of(nodes: usize) -> Network {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        // Of a process's eight tests, no two have the same; nor those of processes that run at once, most
-        // likely.
-        let id = (8 * std::process::id() + COUNT.fetch_add(1, Ordering::Relaxed) % 8) % 16_000;
+        let id = claimed();
         let subnet = format!("10.{}.{}", 64 + id / 250 % 64, id % 250);
         let names = ('a'..).take(nodes).map(|letter| format!("bvt{id}{letter}")).collect();
-        let network = Network { bridge: format!("bvb{id}"), names, subnet: subnet.clone() };
+        let network = Network { bridge: bridge(id), names, subnet: subnet.clone() };
         let bridge = &network.bridge;
-        ip(format!("link add {bridge} type bridge"));
         ip(format!("addr add {subnet}.1/24 dev {bridge}"));
         ip(format!("link set {bridge} up"));
         for (i, name) in network.names.iter().enumerate() {
@@ -124,6 +120,30 @@ pub fn on_node(node: &str, site: &Site, name: &str, script: &str) -> Finished {
 /// The same in a certain way of access.
 pub fn on_node_by(access: &str, node: &str, site: &Site, name: &str, script: &str) -> Finished {
     finish(site.command_on(node, ["exec", name, "--access", access, "--", "sh", "-c", script]))
+}
+
+/// How many networks there can be at once: each has a subnet of its own.
+const NETWORKS: u32 = 64 * 250;
+
+fn bridge(id: u32) -> String {
+    format!("bvb{id}")
+}
+
+/// The number of a network that nobody else has: that of a bridge that was made just now. Test programs run at the same time, and one may
+/// have left something behind. (None that this process has just given up: the kernel takes its time to remove a namespace's links.)
+fn claimed() -> u32 {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    let first = 8 * std::process::id() + COUNT.fetch_add(1, Ordering::Relaxed);
+    for id in (0..NETWORKS).map(|n| (first + n) % NETWORKS) {
+        let made = Command::new("ip").args(["link", "add", &bridge(id), "type", "bridge"]).output();
+        let made = made.expect("the program starts");
+        if made.status.success() {
+            return id;
+        }
+        let why = String::from_utf8_lossy(&made.stderr);
+        assert!(why.contains("File exists"), "ip link add {}: {why}", bridge(id));
+    }
+    panic!("there are {NETWORKS} networks already");
 }
 
 fn ip(line: String) {
