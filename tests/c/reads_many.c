@@ -1,4 +1,4 @@
-/* Reads all of many files again and again, while another thread replaces them by new versions, until its standard input ends.
+/* Reads all of many files again and again, while another thread replaces them by new versions, until something comes on its standard input.
  * Usage: reads_many DEPLOYMENT. Says `ready` when it has begun, and in the end how many rounds of each there were.
  *
  * A file's version never becomes less for who reads it, and what is read is all of one version: files are written under another name and
@@ -47,8 +47,13 @@ static void write_version(int file, unsigned version, unsigned char *buffer) {
         buffer[at] = byte_of(file, version, at);
     if (bivouac_open(deployment, other, O_WRONLY | O_CREAT | O_TRUNC, 0644, &to))
         fail("open", file);
-    if (bivouac_pwrite(to, buffer, size, 0) != (ssize_t)size)
+    ssize_t written = bivouac_pwrite(to, buffer, size, 0);
+    if (written < 0)
         fail("write", file);
+    if (written != (ssize_t)size) {
+        printf("%zd bytes of %zu of %d written\n", written, size, file);
+        exit(1);
+    }
     if (bivouac_close(to))
         fail("close", file);
     if (bivouac_rename(deployment, other, name, 0))

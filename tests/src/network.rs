@@ -1,7 +1,7 @@
 //! Network namespaces as nodes.
 
 use crate::site::{Finished, Site, finish};
-use std::process::Command;
+use std::process::{Command, Output};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Namespaces on a bridge, which stand for nodes. They go when it is dropped. Needs root.
@@ -129,14 +129,19 @@ fn bridge(id: u32) -> String {
     format!("bvb{id}")
 }
 
+/// Makes a bridge, if there is none of this name.
+fn make_bridge(id: u32) -> Output {
+    let mut command = Command::new("ip");
+    command.args(["link", "add", &bridge(id), "type", "bridge"]).output().expect("the program starts")
+}
+
 /// The number of a network that nobody else has: that of a bridge that was made just now. Test programs run at the same time, and one may
 /// have left something behind. (None that this process has just given up: the kernel takes its time to remove a namespace's links.)
 fn claimed() -> u32 {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let first = 8 * std::process::id() + COUNT.fetch_add(1, Ordering::Relaxed);
     for id in (0..NETWORKS).map(|n| (first + n) % NETWORKS) {
-        let made = Command::new("ip").args(["link", "add", &bridge(id), "type", "bridge"]).output();
-        let made = made.expect("the program starts");
+        let made = make_bridge(id);
         if made.status.success() {
             return id;
         }
@@ -165,5 +170,27 @@ impl Drop for Network {
             let _ = Command::new("ip").args(["netns", "del", name]).status();
         }
         let _ = Command::new("ip").args(["link", "del", &self.bridge]).status();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bivouac_testing::skipped_without_root;
+
+    #[test]
+    fn a_number_that_somebody_has_is_passed_over() {
+        if skipped_without_root("making bridges") {
+            return;
+        }
+        let first = claimed();
+        let taken = [1, 2, 3].map(|n| (first + n) % NETWORKS);
+        // Unless another test program has it already.
+        let made: Vec<u32> = taken.into_iter().filter(|id| make_bridge(*id).status.success()).collect();
+        let next = claimed();
+        for id in made.into_iter().chain([first, next]) {
+            ip(format!("link del {}", bridge(id)));
+        }
+        assert!(next != first && !taken.contains(&next), "{next} after {first}");
     }
 }

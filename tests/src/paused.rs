@@ -19,6 +19,11 @@ impl Paused {
         paused
     }
 
+    /// Its process.
+    pub fn id(&self) -> u32 {
+        self.running.id()
+    }
+
     /// What it says next, with the end of the line.
     pub fn next_line(&mut self) -> String {
         let mut line = String::new();

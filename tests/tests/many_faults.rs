@@ -3,12 +3,12 @@
 
 use bivouac_tests::failing::{FailingDir, Fault, On};
 use bivouac_tests::library::linked;
+use bivouac_tests::paused::Paused;
 use bivouac_tests::{Killed, Site, finish, skipped_without_mount};
 use rustix::io::Errno;
 use std::collections::BTreeSet;
-use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::Duration;
 
 fn reads_many_while_servers_die(test: &str, options: &[&str]) {
@@ -18,18 +18,15 @@ fn reads_many_while_servers_die(test: &str, options: &[&str]) {
     linked("cc", &Path::new(env!("CARGO_MANIFEST_DIR")).join("c/reads_many.c"), &program);
     let name = site.up_with(3, options);
     let mut command = Command::new(program);
-    let mut child = command.arg(&name).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("starts");
-    let mut says = BufReader::new(child.stdout.take().expect("a pipe")).lines();
-    let mut line = || says.next().expect("it says something").expect("text");
-    assert_eq!(line(), "ready");
+    command.arg(&name);
+    let mut reader = Paused::start(command);
     for id in [0, 1, 2, 0, 1, 2] {
         Killed::server(&site, &name, id).is_back(&site, &name);
         std::thread::sleep(Duration::from_millis(300));
     }
-    drop(child.stdin.take());
-    let said = line();
-    let rounds: Option<Vec<u32>> = said.split(' ').map(|word| word.parse().ok()).collect();
-    assert!(child.wait().expect("ends").success(), "{said}");
+    reader.go_on();
+    let said = reader.end();
+    let rounds: Option<Vec<u32>> = said.split_whitespace().map(|word| word.parse().ok()).collect();
     println!("{said}");
     assert!(
         rounds.is_some_and(|rounds| rounds.len() == 2 && rounds.iter().all(|rounds| *rounds >= 2)),

@@ -1,5 +1,6 @@
 //! A deployment is rebuilt through the site's file system: everything is kept, whenever the command is killed.
 
+use bivouac_tests::paused::Paused;
 use bivouac_tests::{Site, eventually};
 use rustix::process::Signal;
 use std::io::{BufRead, BufReader};
@@ -118,7 +119,7 @@ fn a_program_without_its_first_thread_is_not_taken_for_one_that_ends() {
 import ctypes, os, sys, threading
 def late():
     while open('/proc/self/stat').read().split()[2] != 'Z': pass
-    print('alone', flush=True)
+    print('ready', flush=True)
     sys.stdin.readline()
     os.write(file, b'late')
     os._exit(0)
@@ -126,14 +127,11 @@ file = os.open('/bivouac/file', os.O_CREAT | os.O_WRONLY)
 threading.Thread(target=late).start()
 ctypes.CDLL(None).syscall({"x86_64": 60, "aarch64": 93}[os.uname().machine], 0)
 "#;
-    let mut command = site.command(["exec", &name, "--", "python3", "-c", script]);
-    let mut program = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("starts");
-    let mut says = BufReader::new(program.stdout.take().expect("a pipe")).lines();
-    assert_eq!(says.next().expect("it lives").expect("text"), "alone");
+    let mut program = Paused::start(site.command(["exec", &name, "--", "python3", "-c", script]));
     let grow = ["expand", &name, "--servers", "+1", "--rebuild", "backend", "--backend", &backend];
     site.bivouac(grow).fails(65, &[&format!("process {} (python3)", program.id())]);
-    drop(program.stdin.take());
-    assert!(program.wait().expect("ends").success());
+    program.go_on();
+    program.end();
     site.bivouac(grow).ok();
     assert_eq!(site.sh(&name, "cat /bivouac/file").ok(), "late");
     let pids: Vec<i32> = site.daemons(&name).into_iter().map(|(_, pid)| pid).collect();

@@ -86,6 +86,7 @@ enum Role {
     Gone,
 }
 
+/// Whether a process is a [`Role::Copier`].
 pub(super) fn copies(pid: u32) -> bool {
     role(pid) == Role::Copier
 }
@@ -98,7 +99,7 @@ fn role(pid: u32) -> Role {
         let line = std::fs::read(thread.path().join("cmdline")).unwrap_or_default();
         match std::fs::read_link(thread.path().join("exe")) {
             Ok(executable) => return role_of(&line, &executable),
-            // Also of a thread that is just going, it says that this may not be read.
+            // For a thread that is just ending, the kernel may say that this may not be read (EACCES).
             Err(error) if error.kind() != ErrorKind::NotFound && thread.path().exists() => {
                 return Role::Program;
             }
