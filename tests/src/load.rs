@@ -9,9 +9,17 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, Lines, Write};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::SystemTime;
 
 /// So many lines of what it has said of errors go into the message when it has failed.
 const LAST_WORDS: usize = 12;
+
+/// The time of the day as the programs tell it, by which what they say can be compared with what a test has done.
+pub fn clock() -> String {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("later");
+    let (seconds, millis) = (now.as_secs() % 86_400, now.subsec_millis());
+    format!("{:02}:{:02}:{:02}.{millis:03}", seconds / 3600, seconds / 60 % 60, seconds % 60)
+}
 
 /// One of the programs, which works in a directory of its own.
 pub struct Load {

@@ -1,6 +1,7 @@
 //! Agents start servers of their nodes again that have died: programs only wait, and nobody starts anything for ever.
 
 use bivouac_tests::agents::start_agent;
+use bivouac_tests::load::{APPENDS, BLOCKS, Load, NAMES, clock, copies_agree};
 use bivouac_tests::{HANG, Killed, Network, Site, eventually, finish, run_dir, skipped_without_root};
 use rustix::process::Signal;
 use std::io::{BufRead, BufReader, Write};
@@ -83,11 +84,17 @@ sys.stdin.readline()
 
 /// Runs the program while `meanwhile` happens, and then `after`, before it ends. None of its operations may fail; the
 /// longest took so many seconds.
-fn with_program(site: &Site, name: &str, meanwhile: impl FnOnce(), after: impl FnOnce()) -> f64 {
-    let (program, stop) = (site.path("program.py"), site.path("stop"));
-    std::fs::write(&program, PROGRAM).expect("written");
+fn with_program(
+    site: &Site,
+    name: &str,
+    program: &str,
+    meanwhile: impl FnOnce(),
+    after: impl FnOnce(),
+) -> f64 {
+    let (file, stop) = (site.path("program.py"), site.path("stop"));
+    std::fs::write(&file, program).expect("written");
     let mut command = site.command(["exec", name, "--", "python3"]);
-    command.arg(program).arg(&stop).arg("p").stdin(Stdio::piped()).stdout(Stdio::piped());
+    command.arg(file).arg(&stop).arg("p").stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut child = command.spawn().expect("starts");
     let mut says = BufReader::new(child.stdout.take().expect("a pipe"));
     eventually("it works", || site.path("stop.begun").exists());
@@ -112,6 +119,7 @@ fn a_killed_server_comes_back_by_itself_and_a_program_only_waits() {
     let worst = with_program(
         &site,
         &name,
+        PROGRAM,
         || {
             for id in [1, 0, 1] {
                 let killed = Killed::server(&site, &name, id);
@@ -142,6 +150,7 @@ fn with_copies_a_killed_server_comes_back_and_catches_up() {
     with_program(
         &site,
         &name,
+        PROGRAM,
         || {
             for id in [0, 1] {
                 let killed = Killed::server(&site, &name, id);
@@ -151,6 +160,128 @@ fn with_copies_a_killed_server_comes_back_and_catches_up() {
         || {},
     );
     site.bivouac(["verify", &name]).ok();
+}
+
+/// The second one dies while the first one is away, starts, or catches up: then nobody who lives has everything of what both hold.
+#[test]
+fn with_copies_servers_that_die_one_right_after_the_other_come_back_and_programs_only_wait() {
+    let site = site("in-a-row");
+    let name = site.up_with(4, &["--replicas", "2", "--block-size", "64K", "--heal-after", "never"]);
+    let start = |program, home| Load::start(&site, &name, program, home);
+    let mut loads = [start(NAMES, "names"), start(APPENDS, "appends"), start(BLOCKS, "blocks")];
+    for (first, second, pause) in [(0, 1, 0), (2, 3, 40), (1, 2, 120), (3, 0, 250), (0, 3, 400), (2, 1, 10)] {
+        let one = Killed::server(&site, &name, first);
+        std::thread::sleep(Duration::from_millis(pause));
+        let other = Killed::server(&site, &name, second);
+        println!("{}: killed {first}, and {second} {pause} ms later", clock());
+        println!("back after {:?} and {:?}", one.is_back(&site, &name), other.is_back(&site, &name));
+    }
+    for load in &mut loads {
+        // One that needs several servers may have to wait for one after the other.
+        let done = load.stop();
+        assert!(done.worst < 6.0, "{done:?}");
+    }
+    copies_agree(&site, &name);
+    loads.into_iter().for_each(Load::succeeds);
+}
+
+#[test]
+fn servers_with_copies_that_stay_away_are_waited_for_by_the_first_who_misses_them() {
+    let site = site("away");
+    let name = site.up_with(2, &["--replicas", "2", "--restarts", "0", "--heal-after", "never"]);
+    site.sh(&name, "echo content > /bivouac/file").ok();
+    Killed::server(&site, &name, 0);
+    eventually("others answer for it", || server(&site, &name, 0)["state"] == "down");
+    let last = Killed::server(&site, &name, 1);
+    let failing = || {
+        let program = "import errno, os, time\n\
+            begun = time.monotonic()\n\
+            try: os.stat('/bivouac/file')\n\
+            except OSError as e: print(errno.errorcode[e.errno], time.monotonic() - begun)";
+        let said = finish(site.command(["exec", &name, "--", "python3", "-c", program])).ok();
+        let (error, seconds) = said.trim().split_once(' ').expect("an error");
+        assert_eq!(error, "EIO");
+        seconds.parse::<f64>().expect("seconds")
+    };
+    let took = failing();
+    assert!((2.0..4.0).contains(&took), "{took} s");
+    // Whoever starts later finds a map that has been as it is for long.
+    let took = failing();
+    assert!(took < 1.0, "{took} s");
+    // Nobody has everything but the one that died last.
+    site.bivouac(["restart", &name, "0"]).ok();
+    eventually("it is up", || server(&site, &name, 0)["state"] == "up");
+    assert!(failing() < 4.0);
+    site.bivouac(["restart", &name, "1"]).ok();
+    last.is_back(&site, &name);
+    assert_eq!(site.sh(&name, "cat /bivouac/file").ok(), "content\n");
+}
+
+/// Each process does again and again one thing that needs all servers, with a directory that all have a part of or with a file
+/// that all have blocks of, until a file says stop.
+const LOOKS: &str = r#"
+import os, sys, time
+stop, fd = sys.argv[1], os.open('/bivouac/wide', os.O_RDWR)
+END = 64 * 65536
+def sync():
+    for at in range(0, END, 65536): os.pwrite(fd, b'x', at)
+    os.fsync(fd)
+def holes():
+    assert os.lseek(fd, 0, os.SEEK_HOLE) == END
+def length():
+    assert os.fstat(fd).st_size == END
+def cut():
+    with open(f'/bivouac/cut', 'wb') as f: os.pwrite(f.fileno(), b'y' * 65536, END)
+def only():
+    with open(f'/bivouac/only/{time.monotonic_ns() % 16}', 'wb+') as f:
+        f.write(b'z' * 300000)
+        f.flush()
+        assert os.pread(f.fileno(), 300001, 0) == b'z' * 300000
+def names():
+    assert len(os.listdir('/bivouac/big')) == 5000
+def space():
+    assert os.statvfs('/bivouac').f_bavail > 0
+pipes = []
+for what in sync, holes, length, cut, only, names, space:
+    ours, theirs = os.pipe()
+    if os.fork() == 0:
+        count, failed, worst = 0, 0, 0
+        while not os.path.exists(stop):
+            begun = time.monotonic()
+            try: what()
+            except OSError as error:
+                print(f'{what.__name__}: {error} after {time.monotonic() - begun:.3f} s', file=sys.stderr)
+                failed += 1
+            count, worst = count + 1, max(worst, time.monotonic() - begun)
+        os.write(theirs, f'{count} {failed} {worst}'.encode())
+        os._exit(0)
+    os.close(theirs)
+    pipes.append(ours)
+open(stop + '.begun', 'w').close()
+said = [list(map(float, os.read(ours, 100).split())) for ours in pipes]
+print(min(count for count, _, _ in said), sum(failed for _, failed, _ in said), max(worst for *_, worst in said), 'seconds', flush=True)
+sys.stdin.readline()
+"#;
+
+#[test]
+fn what_needs_all_servers_waits_while_some_come_back() {
+    for copies in ["1", "2"] {
+        let site = site(&format!("all-{copies}"));
+        let name = site.up_with(3, &["--replicas", copies, "--block-size", "64K", "--heal-after", "never"]);
+        site.sh(&name, "mkdir /bivouac/big && cd /bivouac/big && seq 5000 | xargs touch").ok();
+        site.sh(&name, "head -c 4M /dev/urandom > /bivouac/wide && mkdir /bivouac/only").ok();
+        site.bivouac(["layout", "-d", &name, "/only", "--replicas", "1"]).ok();
+        let kills = || {
+            for (first, second) in [(0, 1), (1, 2), (2, 0)] {
+                let killed = [first, second].map(|server| Killed::server(&site, &name, server));
+                killed.iter().for_each(|killed| println!("back after {:?}", killed.is_back(&site, &name)));
+                std::thread::sleep(Duration::from_millis(300));
+            }
+        };
+        let worst = with_program(&site, &name, LOOKS, kills, || {});
+        // What consists of several calls may have to wait for one server after the other.
+        assert!(worst < 8.0, "{worst} s");
+    }
 }
 
 #[test]

@@ -1,8 +1,8 @@
 //! Shards of the metadata move to servers that are added, while programs work that check everything. Nodes are network
 //! namespaces.
 
-use bivouac_tests::load::{APPENDS, BLOCKS, Load, NAMES, all_in_step, copies_agree};
-use bivouac_tests::{Network, Site, eventually, on_node, skipped_without_root};
+use bivouac_tests::load::{APPENDS, BLOCKS, Load, NAMES, all_in_step, clock, copies_agree};
+use bivouac_tests::{Killed, Network, Site, eventually, on_node, skipped_without_root};
 use rustix::process::Signal;
 use std::time::{Duration, Instant};
 
@@ -36,16 +36,6 @@ fn balanced(site: &Site, name: &str, all: (u64, u64)) -> Duration {
 
 fn is_moving(site: &Site, name: &str) -> bool {
     shares(site, name).1 > 0
-}
-
-/// A server's process: its agent may have started it again, or be about to.
-fn pid(site: &Site, name: &str, server: u64) -> i32 {
-    let mut pid = None;
-    eventually("the server runs", || {
-        pid = site.status(name)["servers"][server as usize]["pid"].as_i64();
-        pid.is_some()
-    });
-    pid.expect("it runs") as i32
 }
 
 const SUMS: &str = "cd /bivouac && find . -type f | sort | xargs md5sum | md5sum";
@@ -121,25 +111,22 @@ fn moves_go_on_whoever_dies(test: &str, copies: u64) {
         net.slow_down(servers as usize, "5mbit");
         let mut command = site.command(["expand", &name, "--hosts", &net.names[servers as usize]]);
         let mut expand = command.stdout(std::process::Stdio::null()).spawn().expect("starts");
-        let (source, target) = (0, servers);
+        let (source, target) = (0, servers as usize);
         eventually("shards move", || is_moving(&site, &name));
-        let killed: &[u64] = match victim {
+        let victims: &[usize] = match victim {
             "source" => &[source],
             "target" => &[target],
-            // With two copies two deaths at once would be too many.
-            "both" if copies == 1 => &[source, target],
-            "both" => &[1],
+            "both" => &[source, target],
             _ => &[],
         };
         let leader = site.status(&name)["leader"].as_u64().expect("a leader");
-        let mut victims: Vec<i32> = killed.iter().map(|server| pid(&site, &name, *server)).collect();
-        if victim == "leader" {
-            victims.push(site.agent_pid(&name, leader));
-        }
         assert!(is_moving(&site, &name), "{victim}");
-        net.speed_up(servers as usize);
-        victims.into_iter().for_each(|pid| Site::kill(pid, Signal::KILL));
+        net.speed_up(target);
+        eprintln!("{}: kills {victim}", clock());
+        let killed: Vec<Killed> =
+            victims.iter().map(|server| Killed::server(&site, &name, *server)).collect();
         if victim == "leader" {
+            Site::kill(site.agent_pid(&name, leader), Signal::KILL);
             eventually("another one leads", || {
                 site.status(&name)["leader"].as_u64().is_some_and(|other| other != leader)
             });
@@ -148,9 +135,13 @@ fn moves_go_on_whoever_dies(test: &str, copies: u64) {
         expand.wait().expect("ends");
         loads.iter_mut().for_each(Load::assert_alive);
         let took = balanced(&site, &name, (servers, copies));
+        for killed in killed {
+            killed.is_back(&site, &name);
+        }
         all_in_step(&site, &name);
         eprintln!(
-            "{copies} copies, {victim}: balanced {took:?} later, at epoch {:?}",
+            "{}: {copies} copies, {victim}: balanced {took:?} later, at epoch {:?}",
+            clock(),
             site.status(&name)["epoch"]
         );
     }

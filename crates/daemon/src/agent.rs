@@ -234,8 +234,10 @@ impl Agent {
         self.shared.table.set_heard(at);
     }
 
-    /// Shows the processes of the node which of its servers are down: such a server cannot say so itself.
+    /// Shows the processes of the node since when their agent has its map, and which of its servers are down: such a server
+    /// cannot say so itself.
     pub(crate) fn note_servers(&self, map: &Map) {
+        self.shared.table.set_epoch(map.epoch, bivouac_node::release::monotonic());
         for server in &map.servers {
             // One that another process has replaced elsewhere is not there any more for the processes of this node.
             let is_here = server.node == self.shared.node && server.state == ServerState::Up;

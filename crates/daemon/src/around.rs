@@ -193,6 +193,10 @@ impl Outside for Around {
         }
     }
 
+    fn wait_until_up(&self, map: &Map, servers: &[ServerId]) -> bool {
+        engine::wait_until_up(&*self.links, map, servers)
+    }
+
     fn data_each(
         &self,
         standing: Option<Standing>,

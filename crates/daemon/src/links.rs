@@ -142,6 +142,10 @@ impl Requester for Links {
         self.refusals.is_gone(Peer::Server(server))
     }
 
+    fn is_missed(&self, server: ServerId, _: &Map) -> bool {
+        self.refusals.is_missed(server)
+    }
+
     fn is_closing(&self) -> bool {
         self.closing.load(Ordering::Relaxed)
     }
@@ -485,6 +489,10 @@ impl Target for Whom {
 
     fn layout(&self) -> u32 {
         self.layout
+    }
+
+    fn names_who_is_up(&self) -> bool {
+        self.to.names_who_is_up()
     }
 }
 

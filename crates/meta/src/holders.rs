@@ -1,12 +1,12 @@
 //! What all servers of a file are asked for.
 //!
 //! Where each block has one copy, every server has to answer. With more, one that dies meanwhile is left out as soon as
-//! the map says so: it will catch up. One that has come is asked, too. And one whose storage fails is not relied on any
+//! the map says so: it will catch up. The last one that has something is waited for while it is started again. One that has come is asked, too. And one whose storage fails is not relied on any
 //! more, where others have what it holds: then the map says that it is behind, and its failure does not matter.
 
 use crate::outside::Standing;
 use crate::store::Core;
-use bivouac_layout::{FileLayout, Group, Map, ServerId};
+use bivouac_layout::{FileLayout, Group, Map, ServerId, ServerState};
 use bivouac_proto::Errno;
 use bivouac_proto::data::{DataReply, DataRequest};
 use std::time::{Duration, Instant};
@@ -34,8 +34,16 @@ impl Core {
             if left.is_empty() {
                 return Ok(answered);
             }
+            // One that joins answers other servers.
+            let is_down =
+                |server: &ServerId| map.server(*server).is_some_and(|s| s.state == ServerState::Down);
+            let down: Vec<ServerId> = left.iter().map(|(server, _)| *server).filter(is_down).collect();
+            if self.outside.wait_until_up(&map, &down) {
+                continue;
+            }
             let answers = self.outside.data_each(standing, layout.version, &left);
-            let is_newest = layout.copies(&map) == 1 || self.outside.map().epoch == map.epoch;
+            // With copies, a server that has died is down at once; one that alone has something is waited for then.
+            let is_newest = map.copies == 1 || self.outside.map().epoch == map.epoch;
             let mut waits = false;
             for ((server, _), answer) in left.iter().zip(answers) {
                 match answer {

@@ -68,6 +68,12 @@ pub trait Outside: Send + Sync + 'static {
         }
     }
 
+    /// Waits for those of these servers that are not up, though the map names them: nobody can answer in their place. Whether
+    /// servers are to be chosen again, by a newer map; those that were waited for long enough are left to who asks them.
+    fn wait_until_up(&self, _: &Map, _servers: &[ServerId]) -> bool {
+        false
+    }
+
     /// Data operations on several servers, if possible in parallel; the answers in their order. With a `standing`, what
     /// has not been sent when that ends is not sent.
     fn data_each(

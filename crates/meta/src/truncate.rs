@@ -66,6 +66,8 @@ enum Outcome {
     Spill,
     /// An earlier truncation has to be finished first.
     Unfinished,
+    /// Nothing is done, because these servers are not up.
+    Away(Vec<ServerId>),
 }
 
 impl Core {
@@ -86,8 +88,8 @@ impl Core {
 
     /// Sets a file's size; what its attributes are then.
     pub(crate) fn set_size(&self, ino: Ino, size: u64, setting: &Setting<'_>) -> Result<Attr, Failure> {
-        let map = self.outside.map();
         loop {
+            let map = self.outside.map();
             let outcome = self.in_steps(
                 ino,
                 |locked| self.begin_truncation(locked, &map, ino, size, setting),
@@ -101,6 +103,11 @@ impl Core {
                 Outcome::Done(attr) => return Ok(*attr),
                 Outcome::Spill => drop(self.spill_now(None, ino)?),
                 Outcome::Unfinished => self.finish_truncation(ino)?,
+                Outcome::Away(servers) => {
+                    if !self.outside.wait_until_up(&map, &servers) {
+                        return Err(Errno::IO.into());
+                    }
+                }
             }
         }
     }
@@ -139,9 +146,11 @@ impl Core {
                 let requests = requests(map, ino, blocks, old, size);
                 let blocks = blocks.as_ref().clone();
                 let serves = |server| map.server(server).is_some_and(|s| s.state == ServerState::Up);
-                if !requests.iter().all(|(server, _)| serves(*server)) {
+                let servers = requests.iter().map(|(server, _)| *server);
+                let away: Vec<ServerId> = servers.filter(|server| !serves(*server)).collect();
+                if !away.is_empty() {
                     // Fail before anything is done rather than half-way.
-                    return Err(Errno::IO.into());
+                    return Ok(Begun::Done(Outcome::Away(away)));
                 }
                 let mut draft = Draft::freeing(now);
                 if let Some(blocks) = draft.inode(locked.shard, ino).and_then(Inode::blocks_mut) {

@@ -23,7 +23,7 @@ use crate::offset::OffsetGuard;
 use crate::owner::{Fate, Here, NAMESPACES, NOBODY, Since};
 use crate::process;
 use crate::slot::{Slot, State, Word, steps, ticks};
-use bivouac_layout::{NodeId, ServerId};
+use bivouac_layout::{Epoch, NodeId, ServerId};
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::fs::Mode;
 use std::collections::HashMap;
@@ -37,7 +37,7 @@ pub const SLOTS: u32 = 65_536;
 const RETIRED_LONG: u32 = 2_000;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"BVWKOPEN");
-const VERSION: u32 = 6;
+const VERSION: u32 = 7;
 pub(crate) const HEADER: usize = 4096;
 /// Servers whose state is noted have numbers below 64 times this.
 const DOWN_WORDS: usize = 64;
@@ -84,6 +84,10 @@ struct Header {
     down: [AtomicU64; DOWN_WORDS],
     /// When the agent last heard of the controller, nanoseconds of the monotonic clock; 0: never.
     heard: AtomicU64,
+    /// The epoch of the agent's map; 0: it has none yet.
+    epoch: AtomicU64,
+    /// Since when it has that, nanoseconds of the monotonic clock.
+    epoch_since: AtomicU64,
     /// How often the agent has begun to report what is open and locked: see the module `locks`.
     reports: AtomicU64,
     /// Whether any lock was ever noted.
@@ -155,6 +159,7 @@ impl OpenTable {
             return Err(NodeError::Format);
         }
         header.heard.store(0, Ordering::Relaxed);
+        header.epoch.store(0, Ordering::Relaxed);
         header.adoptions.fetch_add(1, Ordering::Release);
         table.descriptor = Some(descriptor);
         Ok(table)
@@ -223,6 +228,23 @@ impl OpenTable {
     /// When the agent last heard of the controller; 0 if it never has.
     pub fn heard(&self) -> u64 {
         self.header().heard.load(Ordering::Relaxed)
+    }
+
+    /// Notes that the agent has had the map of an epoch since `at`, by [`crate::release::monotonic`]. By the agent.
+    pub fn set_epoch(&self, epoch: Epoch, at: u64) {
+        let header = self.header();
+        if header.epoch.load(Ordering::Relaxed) != epoch.0 {
+            // Who reads these two while they change takes an older map for one that has just come.
+            header.epoch_since.store(at, Ordering::Release);
+            header.epoch.store(epoch.0, Ordering::Release);
+        }
+    }
+
+    /// Since when the agent has had the map of this epoch, if that is the one that it has.
+    pub fn epoch_since(&self, epoch: Epoch) -> Option<u64> {
+        let header = self.header();
+        let is_same = header.epoch.load(Ordering::Acquire) == epoch.0 && epoch != Epoch(0);
+        is_same.then(|| header.epoch_since.load(Ordering::Acquire))
     }
 
     fn down(&self, server: ServerId) -> Option<(&AtomicU64, u64)> {

@@ -8,8 +8,8 @@
 //! connection is kept for this request until it is answered; a slot whose connection is broken is nobody's.
 //!
 //! Each attempt begins with the newest map, which names the server anew ([`Target`]). If the map says that
-//! the server is down, and there is no newer one, the request ends with EIO; one that was started again, and is
-//! about to be up, is waited for. If the server's answer takes long, the attempt goes on for
+//! the server is down, and there is no newer one, the request ends with EIO; one whose place nobody takes is waited for while
+//! it is started again ([`vacancy`]). If the server's answer takes long, the attempt goes on for
 //! as long as the server is up. If the connection breaks, or the server refuses the attempt because its own
 //! map is older or it has just been started, the engine waits a little and begins the next attempt, until
 //! the patience of the sender's [`Budget`] is over. If the sender's map is older, the engine learns the newer
@@ -29,30 +29,28 @@ mod backoff;
 pub mod budget;
 mod identity;
 mod several;
+mod vacancy;
 
 pub use attempt::{Answered, Watch, attempt};
 pub use budget::Budget;
 pub use identity::Lane;
 pub use several::{Job, call_each};
+pub use vacancy::wait_until_up;
 
 use crate::connection::Outgoing;
 use crate::error::TransportError;
-use crate::socket::now;
 use backoff::Backoff;
 use bivouac_layout::map::{NO_SERVER, ServerState};
 use bivouac_layout::{Epoch, Group, Map, News, ServerId, ShardId};
 use bivouac_proto::header::LOST;
 use bivouac_proto::status::Failure;
 use bivouac_proto::{Errno, Header, Kind, Refusal, Reply, RequestId};
-use budget::refusing::GONE;
 use identity::Identity;
 use std::cell::Cell;
 use std::io::{IoSlice, IoSliceMut};
 use std::ops::Deref;
 use std::time::{Duration, Instant};
-
-/// Longest pause before the map is looked at again in which a server is about to be up.
-const JOINING_PAUSE: Duration = Duration::from_millis(10);
+use vacancy::Vacancy;
 
 /// The namespace version of a request that does not depend on cached paths: no version is newer.
 pub const ANY_NAMESPACE: u64 = u64::MAX;
@@ -139,6 +137,10 @@ pub trait Requester {
     /// Whether a server that has just refused a connection has been waited for long enough.
     fn is_gone(&self, server: ServerId) -> bool;
 
+    /// Takes in that a server is down by this map, and that nobody can answer in its place; whether it has been waited for
+    /// long enough.
+    fn is_missed(&self, server: ServerId, map: &Map) -> bool;
+
     /// Whether an error would be the same at every further attempt.
     fn is_hopeless(error: &TransportError) -> bool {
         is_hopeless(error)
@@ -183,6 +185,9 @@ pub trait Target: Copy {
     fn layout(&self) -> u32 {
         0
     }
+
+    /// Whether the map names one that is up, if there is one that can answer.
+    fn names_who_is_up(&self) -> bool;
 }
 
 /// Where requests go that do not depend on how their path was reached.
@@ -216,6 +221,13 @@ impl Target for To {
             To::Group(_) | To::Primary(..) => ShardId(0),
         }
     }
+
+    fn names_who_is_up(&self) -> bool {
+        match self {
+            To::Shard(_) | To::Group(_) => true,
+            To::Server(..) | To::Primary(..) => false,
+        }
+    }
 }
 
 /// What is sent.
@@ -247,7 +259,7 @@ fn call_as<R: Requester>(
     into: &mut [IoSliceMut<'_>],
 ) -> Result<Answered, Failure> {
     let mut backoff = Backoff::new(&R::BUDGET);
-    let (mut refreshed, mut joins_since) = (false, None);
+    let (mut refreshed, mut vacancy) = (false, Vacancy::default());
     let outcome = loop {
         let map = requester.map();
         let server = requester.server(to, &map);
@@ -255,11 +267,9 @@ fn call_as<R: Requester>(
             break Err(Refusal::OldServer.into());
         }
         if !is_asked::<R>(&map, server) {
-            // It was started again, and takes part in a moment.
-            let since = *joins_since.get_or_insert_with(now);
-            if joins(&map, server) && now().saturating_sub(since) < GONE {
+            if is_last(&map, &to) && vacancy.is_worth_waiting_for(requester, &map, server) {
                 drop(map);
-                if !requester.is_closing() && backoff.wait(JOINING_PAUSE) {
+                if !requester.is_closing() && backoff.wait(vacancy::PAUSE) {
                     requester.refresh();
                     continue;
                 }
@@ -368,9 +378,9 @@ fn is_asked<R: Requester>(map: &Map, server: ServerId) -> bool {
     map.server(server).is_some_and(|server| R::asks(server.state))
 }
 
-/// Whether a server that nobody can take the place of answers again and is about to be up.
-fn joins(map: &Map, server: ServerId) -> bool {
-    map.copies == 1 && map.server(server).is_some_and(|server| server.state == ServerState::Joining)
+/// Whether nobody can answer in the place of the server that the map names, if that is not up.
+fn is_last(map: &Map, to: &impl Target) -> bool {
+    map.copies == 1 || to.names_who_is_up()
 }
 
 /// Since when the server of an attempt has been silent, once it has been for long: nothing is timed before.
@@ -443,7 +453,8 @@ fn mend<R: Requester>(
         requester.refresh();
         let map = requester.map();
         let server = requester.server(to, &map);
-        if !is_asked::<R>(&map, server) && !joins(&map, server) {
+        let is_awaited = is_last(&map, &to) && vacancy::may_end(&map, server);
+        if !is_asked::<R>(&map, server) && !is_awaited {
             return Err(Errno::IO);
         }
     }

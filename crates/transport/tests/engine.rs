@@ -5,13 +5,15 @@
 mod common;
 
 use bivouac_layout::map::ServerState;
-use bivouac_layout::{Epoch, Map, News, SHARDS, ServerId, ShardId};
+use bivouac_layout::{Epoch, Group, Lag, Map, News, SHARDS, ServerId, ShardId};
 use bivouac_proto::status::Failure;
 use bivouac_proto::{Errno, Refusal};
 use bivouac_testing::is_quick;
 use bivouac_transport::Endpoint;
 use bivouac_transport::engine::budget::refusing::GONE;
-use bivouac_transport::engine::{Job, Message, Requester, To, ask_once, call, call_each, post};
+use bivouac_transport::engine::{
+    Job, Message, Requester, To, ask_once, call, call_each, post, wait_until_up,
+};
 use common::ledger::*;
 use common::*;
 use std::sync::Arc;
@@ -247,13 +249,95 @@ fn a_server_that_joins_is_waited_for_unless_it_never_gets_up() {
     let begun = Instant::now();
     assert_eq!(asker.ask(FIRST, 4).err(), Some(EIO));
     assert!(begun.elapsed() >= GONE && begun.elapsed() < HANG / 2, "{:?}", begun.elapsed());
-    // Where others can take its place, the map names them: nobody waits for one that joins.
+    // With copies, who names a server that joins may ask others: nobody waits for it.
     let shards = (0..SHARDS).flat_map(|_| [ServerId(0), ServerId(1)]).collect();
     asker.learn(whole(Map { copies: 2, shards, ..known(5, ServerState::Joining) }));
     assert_eq!(asker.map().epoch, Epoch(5), "a sound map");
     let begun = Instant::now();
     assert_eq!(asker.ask(FIRST, 5).err(), Some(EIO));
     assert!(begun.elapsed() < GONE, "{:?}", begun.elapsed());
+}
+
+/// Two servers hold everything, and are in these states; the first one lacks what was acknowledged last.
+fn held_twice(epoch: u64, first: ServerState, second: ServerState) -> Map {
+    let shards = (0..SHARDS).flat_map(|_| [ServerId(0), ServerId(1)]).collect();
+    let mut map = Map { copies: 2, shards, epoch: Epoch(epoch), ..map(2) };
+    (map.servers[0].state, map.servers[1].state) = (first, second);
+    map.behind = (0..SHARDS)
+        .map(|shard| Lag { group: Group::Shard(ShardId(shard)), holders: 0b01, since: Epoch(epoch) })
+        .collect();
+    map
+}
+
+#[test]
+fn the_last_server_that_has_everything_is_waited_for_while_it_starts_and_joins() {
+    let remote = Remote::new(23);
+    let asker = Patient::new(&[&remote.endpoint, &remote.endpoint]);
+    asker.learn(whole(held_twice(2, ServerState::Up, ServerState::Down)));
+    assert_eq!(asker.map().epoch, Epoch(2), "a sound map");
+    std::thread::scope(|scope| {
+        let one = scope.spawn(|| asker.ask(SHARD, 1));
+        let each = scope.spawn(|| asker.ask_each(&[(SHARD, 2), (SHARD, 3)]));
+        for (epoch, state) in [(3, ServerState::Joining), (4, ServerState::Up)] {
+            std::thread::sleep(GONE / 4);
+            assert!(!one.is_finished() && !each.is_finished());
+            *asker.newest.lock().unwrap() = Some(held_twice(epoch, ServerState::Up, state));
+        }
+        assert!(one.join().unwrap().is_ok());
+        assert!(each.join().unwrap().into_iter().all(|answer| answer.is_ok()));
+    });
+    remote.books().assert_once([1, 2, 3]);
+}
+
+#[test]
+fn the_last_server_that_has_everything_is_waited_for_once_if_it_stays_away() {
+    let remote = Remote::new(24);
+    let asker = Patient::new(&[&remote.endpoint, &remote.endpoint]);
+    asker.learn(whole(held_twice(2, ServerState::Joining, ServerState::Down)));
+    let begun = Instant::now();
+    assert_eq!(asker.ask(SHARD, 1).err(), Some(EIO));
+    assert!(begun.elapsed() >= GONE && begun.elapsed() < HANG / 2, "{:?}", begun.elapsed());
+    assert!(is_quick(GONE, || {
+        let begun = Instant::now();
+        assert_eq!(asker.ask(SHARD, 2).err(), Some(EIO));
+        assert!(
+            asker.ask_each(&[(SHARD, 3), (SHARD, 4)]).into_iter().all(|answer| answer.err() == Some(EIO))
+        );
+        begun.elapsed()
+    }));
+    // Of whoever names the server itself, others may be in the same place.
+    asker.learn(whole(held_twice(3, ServerState::Down, ServerState::Joining)));
+    assert!(is_quick(GONE, || {
+        let begun = Instant::now();
+        assert_eq!(asker.ask(FIRST, 5).err(), Some(EIO));
+        begun.elapsed()
+    }));
+    remote.books().assert_once([]);
+}
+
+#[test]
+fn a_server_is_waited_for_until_it_is_up_or_another_map_names_others() {
+    let remote = Remote::new(25);
+    let asker = Patient::new(&[&remote.endpoint, &remote.endpoint]);
+    let servers = [ServerId(0), ServerId(1)];
+    let waits = || wait_until_up(&asker, &asker.map(), &servers);
+    assert!(is_quick(GONE, || {
+        let begun = Instant::now();
+        assert!(!waits(), "all are up");
+        begun.elapsed()
+    }));
+    asker.learn(whole(held_twice(2, ServerState::Up, ServerState::Down)));
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(waits);
+        std::thread::sleep(GONE / 4);
+        assert!(!waiting.is_finished());
+        *asker.newest.lock().unwrap() = Some(held_twice(3, ServerState::Up, ServerState::Joining));
+        assert!(waiting.join().unwrap());
+    });
+    asker.learn(whole(held_twice(4, ServerState::Up, ServerState::Down)));
+    let begun = Instant::now();
+    assert!(!waits());
+    assert!(begun.elapsed() < HANG / 2, "{:?}", begun.elapsed());
 }
 
 #[test]

@@ -17,8 +17,9 @@ def excused(error):
         with open(stop + '.excused') as f: return str(error.errno) in f.read().split()
     except FileNotFoundError: return False
 def tell(call, what, begun):
-    name, took = getattr(call, 'name', call.__name__), time.monotonic() - begun
-    print(f'{time.strftime("%T")}: {name}: {what}, after {took:.3f} s', file=sys.stderr)
+    name, took, now = getattr(call, 'name', call.__name__), time.monotonic() - begun, time.time()
+    at = time.strftime('%T', time.gmtime(now)) + f'.{int(now % 1 * 1000):03}'
+    print(f'{at}: {name}: {what}, after {took:.3f} s', file=sys.stderr)
 def once(call, *args):
     # One attempt: what it returned, or the error, if the test has said that there may be some.
     global worst, count
@@ -31,7 +32,7 @@ def once(call, *args):
         raise
     finally:
         worst, count = max(worst, time.monotonic() - begun), count + 1
-        if time.monotonic() - begun > 4: tell(call, 'done', begun)
+        if time.monotonic() - begun > 2: tell(call, 'done', begun)
 def timed(call, *args, done=None):
     # Until it succeeds. An attempt that failed with EIO may have been carried out: then another one says `done`.
     unsure = False

@@ -119,9 +119,10 @@ impl Data<'_> {
             self.by_newest_layout(|blocks| {
                 self.requests().by_newest_map(|map| {
                     let version = blocks.layout.version;
-                    let servers = blocks.layout.servers(map, u64::MAX).into_iter();
-                    let mut jobs: Vec<_> =
-                        servers.map(|s| data_job((s, version), request, &[], &mut [])).collect();
+                    let servers = blocks.layout.servers(map, u64::MAX);
+                    self.requests().wait_until_up(map, &servers)?;
+                    let job = |server| data_job((server, version), request, &[], &mut []);
+                    let mut jobs: Vec<_> = servers.into_iter().map(job).collect();
                     self.requests().data_jobs(&mut jobs);
                     let done = |job| data_done(job).map(drop).map_err(|errno| blocks.noted(errno));
                     jobs.iter_mut().try_for_each(done)

@@ -50,6 +50,7 @@ impl Blocks<'_> {
 
     fn seek_by(&self, map: &Map, at: u64, size: u64, hole: bool) -> Result<(Option<u64>, u64), Errno> {
         let (servers, range_end) = self.layout.turns_at(map, at).ok_or(Errno::IO)?;
+        self.namespace.requests().wait_until_up(map, &servers)?;
         let width = servers.len() as u32;
         let block_size = self.layout.block_size;
         let mut end = size.min(range_end);

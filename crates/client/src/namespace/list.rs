@@ -7,7 +7,7 @@
 use super::Namespace;
 use crate::memory::listing::Entries;
 use crate::requests::To;
-use bivouac_layout::{Ino, Map, ServerState, namespace};
+use bivouac_layout::{Ino, Map, ServerId, ServerState, namespace};
 use bivouac_proto::attr::DirEntry;
 use bivouac_proto::meta::{MetaReply, MetaRequest};
 use bivouac_proto::status::Failure;
@@ -131,9 +131,11 @@ impl Namespace {
         limit: u32,
         attrs: bool,
     ) -> Result<Entries, Failure> {
+        let up = |server: &ServerId| map.server(*server).is_some_and(|s| s.state == ServerState::Up);
         let held = |part| map.primary(namespace::part_shard(dir, part));
-        let up = |server| map.server(server).is_some_and(|s| s.state == ServerState::Up);
-        if !(0..namespace::PARTS).all(|part| up(held(part))) {
+        let away: Vec<ServerId> = (0..namespace::PARTS).map(held).filter(|server| !up(server)).collect();
+        self.requests().wait_until_up(map, &away)?;
+        if !away.is_empty() {
             // An error is better than a listing that silently lacks the entries of a dead server.
             return Err(Errno::IO.into());
         }

@@ -5,8 +5,10 @@ use super::Requests;
 use super::to::To;
 use crate::session::{Link, MapRef};
 use bivouac_layout::{Ino, Map, News, ServerId, ServerState};
+use bivouac_node::release::monotonic;
 use bivouac_proto::status::Failure;
 use bivouac_proto::{Errno, Refusal};
+use bivouac_transport::engine::budget::refusing::GONE;
 use bivouac_transport::engine::{
     ANY_NAMESPACE, Answered, Budget, Lane, Message, Refused, Requester, Target, Watch,
 };
@@ -107,6 +109,12 @@ impl<'c> Requester for Asking<'c> {
         self.0.session().refusals().is_gone(peer)
     }
 
+    fn is_missed(&self, server: ServerId, map: &Map) -> bool {
+        let (refusals, table) = (self.0.session().refusals(), self.0.session().table());
+        refusals.heard(table.heard());
+        refusals.is_missed(server) || table.epoch_since(map.epoch).is_some_and(is_long_ago)
+    }
+
     fn is_hopeless(error: &TransportError) -> bool {
         // What the program has used up, only the program can free.
         engine::is_hopeless(error)
@@ -114,10 +122,22 @@ impl<'c> Requester for Asking<'c> {
     }
 }
 
+/// Whether a time of [`monotonic`] was long enough ago for a server to have come back since.
+fn is_long_ago(at: u64) -> bool {
+    u128::from(monotonic().saturating_sub(at)) >= GONE.as_nanos()
+}
+
 impl Requests {
     /// The server that answers for an inode.
     pub(crate) fn server_of(&self, ino: Ino) -> ServerId {
         Asking(self).server(To::inode(ino), &self.session().map())
+    }
+
+    /// Waits for those of these servers that are not up, though the map names them: nobody can answer in their place. EIO if
+    /// servers are to be chosen again by a newer map, as [`Requests::by_newest_map`] does; those that were waited for long enough
+    /// are left to who asks them.
+    pub(crate) fn wait_until_up(&self, map: &Map, servers: &[ServerId]) -> Result<(), Errno> {
+        if engine::wait_until_up(&Asking(self), map, servers) { Err(Errno::IO) } else { Ok(()) }
     }
 
     /// Asks servers that the map names. If it changes meanwhile, one of them may have left the deployment; and where something

@@ -73,9 +73,13 @@ pub(crate) fn data_job<'a>(
     payload: &'a [u8],
     into: &'a mut [u8],
 ) -> DataJob<'a> {
+    job_to(To::blocks(server, layout, request.file()), request, payload, into)
+}
+
+fn job_to<'a>(to: To, request: DataRequest, payload: &'a [u8], into: &'a mut [u8]) -> DataJob<'a> {
     let mut body = Vec::with_capacity(32);
     bivouac_proto::encode(&Request::Data(request), &mut body);
-    Job::new(To::blocks(server, layout, request.file()), body, payload, into)
+    Job::new(to, body, payload, into)
 }
 
 /// A request about a piece of a file, to go out together with others: to its server, or where the piece has copies,
@@ -91,7 +95,10 @@ pub(crate) fn piece_job<'a>(
         Group::Blocks { copies: 2.., .. } => {
             copied_job(To::Group(group, layout), group, request, payload, into)
         }
-        _ => data_job((piece.server, layout), request, payload, into),
+        _ => match To::blocks(piece.server, layout, request.file()) {
+            To::Blocks(server, layout) => job_to(To::Only(server, layout), request, payload, into),
+            to => job_to(to, request, payload, into),
+        },
     }
 }
 

@@ -18,6 +18,8 @@ pub(crate) enum To {
     Holder(ServerId, Group, u32),
     /// A certain server of a file's blocks.
     Blocks(ServerId, u32),
+    /// The same, which is the only one that has them.
+    Only(ServerId, u32),
     /// A certain server; the shard is one of its own.
     Server(ServerId, ShardId),
     /// The I/O node that serves this process's node for a file or directory of the backend.
@@ -54,7 +56,7 @@ impl Target for To {
             To::Group(group, _) => map.primary_of(*group).unwrap_or(NO_SERVER),
             To::Holder(server, group, _) if map.serving(*group).any(|holder| holder == *server) => *server,
             To::Holder(_, group, _) => map.primary_of(*group).unwrap_or(NO_SERVER),
-            To::Server(server, _) | To::Blocks(server, _) => *server,
+            To::Server(server, _) | To::Blocks(server, _) | To::Only(server, _) => *server,
             // Which one depends on who asks: see `Asking`.
             To::Forwarded(_) => NO_SERVER,
         }
@@ -63,15 +65,24 @@ impl Target for To {
     fn shard(&self) -> ShardId {
         match self {
             To::Shard(shard) | To::Entry(shard, _) | To::Server(_, shard) => *shard,
-            To::Group(..) | To::Holder(..) | To::Blocks(..) => ShardId(0),
+            To::Group(..) | To::Holder(..) | To::Blocks(..) | To::Only(..) => ShardId(0),
             To::Forwarded(_) => ShardId::FORWARDED,
         }
     }
 
     fn layout(&self) -> u32 {
         match self {
-            To::Group(_, layout) | To::Holder(_, _, layout) | To::Blocks(_, layout) => *layout,
+            To::Group(_, layout) | To::Holder(_, _, layout) | To::Blocks(_, layout) | To::Only(_, layout) => {
+                *layout
+            }
             To::Shard(_) | To::Entry(..) | To::Server(..) | To::Forwarded(_) => 0,
+        }
+    }
+
+    fn names_who_is_up(&self) -> bool {
+        match self {
+            To::Shard(_) | To::Entry(..) | To::Group(..) | To::Holder(..) | To::Only(..) => true,
+            To::Blocks(..) | To::Server(..) | To::Forwarded(_) => false,
         }
     }
 }

@@ -409,6 +409,18 @@ fn servers_that_are_down_are_known_to_all_who_have_the_table() {
 }
 
 #[test]
+fn all_who_have_the_table_know_since_when_the_agent_has_its_map() {
+    let node = node();
+    let other = node.attach();
+    assert_eq!((other.epoch_since(Epoch(0)), other.epoch_since(Epoch(5))), (None, None));
+    node.table.set_epoch(Epoch(5), 100);
+    node.table.set_epoch(Epoch(5), 200);
+    assert_eq!((other.epoch_since(Epoch(5)), other.epoch_since(Epoch(4))), (Some(100), None));
+    node.table.set_epoch(Epoch(6), 300);
+    assert_eq!((other.epoch_since(Epoch(5)), other.epoch_since(Epoch(6))), (None, Some(300)));
+}
+
+#[test]
 fn an_owner_in_another_pid_namespace_is_not_taken_for_dead() {
     let node = node();
     // A number that nobody has here, which there means a process that lives.

@@ -350,6 +350,10 @@ impl<const PATIENCE: u64> Requester for Asker<PATIENCE> {
         self.gone.is_gone(Peer::Server(server))
     }
 
+    fn is_missed(&self, server: ServerId, _: &Map) -> bool {
+        self.gone.is_missed(server)
+    }
+
     fn is_closing(&self) -> bool {
         self.closing.load(Ordering::SeqCst)
     }
