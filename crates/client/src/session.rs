@@ -32,10 +32,14 @@ use fork::ForkMark;
 use links::Pool;
 use maps::Maps;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
 
 pub(crate) use links::Link;
 pub use maps::MapRef;
 pub use mounted::strip_mount;
+
+/// An agent that has heard of the controller within this has the newest map that it can have: there are two pings a second.
+const JUST_NOW: Duration = Duration::from_secs(1);
 
 /// A process's place in a deployment.
 pub(crate) struct Session {
@@ -167,6 +171,18 @@ impl Session {
     #[inline]
     pub(crate) fn memory(&self) -> &Memory {
         &self.memory
+    }
+
+    /// How long ago the controller was last heard of. `None`: it never was.
+    pub(crate) fn unheard(&self) -> Option<Duration> {
+        self.refusals.heard(self.table().heard());
+        self.refusals.unheard()
+    }
+
+    /// Whether the node's agent, which has heard of the controller just now, has the map that this process has.
+    pub(crate) fn has_newest_map(&self) -> bool {
+        let is_heard = self.unheard().is_some_and(|unheard| unheard < JUST_NOW);
+        is_heard && self.table().epoch() == self.map().epoch
     }
 
     /// Which servers have refused connections.

@@ -113,15 +113,19 @@ impl Client {
         let Some(layout) = attr.layout.as_deref().filter(|_| attr.kind == FileKind::File) else {
             return Ok(Vec::new());
         };
-        let servers = layout.servers(&self.session().map(), u64::MAX);
         let request = DataRequest::Extent { ino: attr.ino };
-        let job = |&server: &ServerId| data_job((server, layout.version), request, &[], &mut []);
-        let mut jobs: Vec<_> = servers.iter().map(job).collect();
-        self.requests().data_jobs(&mut jobs);
-        let holding = |(server, job)| match data_done(job)? {
-            (DataReply::Extent { allocated, .. }, _) => Ok(Holding { server, stored: allocated }),
-            _ => Err(Errno::PROTO),
+        let ask = |_: &Map, servers: &[ServerId]| {
+            let job = |&server: &ServerId| data_job((server, layout.version), request, &[], &mut []);
+            let mut jobs: Vec<_> = servers.iter().map(job).collect();
+            self.requests().data_jobs(&mut jobs);
+            let holding = |(server, job): (&ServerId, _)| match data_done(job)? {
+                (DataReply::Extent { allocated, .. }, _) => {
+                    Ok(Holding { server: *server, stored: allocated })
+                }
+                _ => Err(Errno::PROTO),
+            };
+            servers.iter().zip(&mut jobs).map(holding).collect()
         };
-        servers.into_iter().zip(&mut jobs).map(holding).collect()
+        self.requests().by_newest_map(|map| layout.servers(map, u64::MAX), ask)
     }
 }

@@ -18,7 +18,7 @@ use crate::run_dir::RunDir;
 use bivouac_layout::map::ServerState;
 use bivouac_layout::{Epoch, Map, NodeId, ServerId, ShardId};
 use bivouac_node::OpenTable;
-use bivouac_node::release::{Release, abandon};
+use bivouac_node::release::{Release, abandon, monotonic};
 use bivouac_proto::agent::{AgentReply, AgentRequest};
 use bivouac_proto::meta::MetaRequest;
 use bivouac_proto::status::Failure;
@@ -171,6 +171,12 @@ impl Agent {
                 ended: Vec::new(),
             }),
         });
+        let shows = Arc::downgrade(&shared);
+        shared.links.when_learnt(move |map| {
+            if let Some(shared) = shows.upgrade() {
+                shared.show(map);
+            }
+        });
         let watch = shared.clone();
         let thread = std::thread::Builder::new()
             .name("agent".into())
@@ -234,19 +240,6 @@ impl Agent {
         self.shared.table.set_heard(at);
     }
 
-    /// Shows the processes of the node since when their agent has its map, and which of its servers are down: such a server
-    /// cannot say so itself.
-    pub(crate) fn note_servers(&self, map: &Map) {
-        self.shared.table.set_epoch(map.epoch, bivouac_node::release::monotonic());
-        for server in &map.servers {
-            // One that another process has replaced elsewhere is not there any more for the processes of this node.
-            let is_here = server.node == self.shared.node && server.state == ServerState::Up;
-            self.shared.table.set_down(server.id, !is_here);
-        }
-        // A server that is back, or begins, is told what it missed.
-        let _ = rustix::io::write(&self.shared.wake, &1u64.to_ne_bytes());
-    }
-
     /// Ends: the thread is joined, and the node's directories are removed. Where storage is kept and
     /// processes have files open on it, they stay: the next agent goes on with them.
     pub(crate) fn stop(mut self, keep: bool) {
@@ -262,6 +255,23 @@ impl Agent {
 }
 
 impl Shared {
+    /// Shows the processes of the node what the agent's map says of servers: which of the node's are down, which cannot say so
+    /// themselves, and since when any are.
+    fn show(&self, map: &Map) {
+        let now = monotonic();
+        for server in &map.servers {
+            // One that another process has replaced elsewhere is not there any more for the processes of this node.
+            let is_here = server.node == self.node && server.state == ServerState::Up;
+            self.table.set_down(server.id, !is_here);
+            if let Some(absence) = self.table.absence(server.id) {
+                absence.note(server.state, now);
+            }
+        }
+        self.table.set_epoch(map.epoch);
+        // A server that is back, or begins, is told what it missed.
+        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+    }
+
     fn sessions(&self) -> MutexGuard<'_, Sessions> {
         self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -16,7 +16,7 @@ use bivouac_proto::peer::{Borrowed, PeerRequest};
 use bivouac_proto::restripe::{RestripeReply, RestripeRequest};
 use bivouac_proto::status::Failure;
 use bivouac_proto::{Errno, Reply, Request, Time};
-use bivouac_transport::engine::{self, Job, Message, Requester, To};
+use bivouac_transport::engine::{self, Job, Message, Requester, To, Waited};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -149,7 +149,7 @@ impl Outside for Around {
         if server == self.me {
             return self.own_data((standing, layout), request, payload, into);
         }
-        let to = all_of(server).by(standing).of_layout(layout);
+        let to = all_of(server).only().by(standing).of_layout(layout);
         let answered = self.links.ask_into(to, &Request::Data(*request), payload, into);
         answered.map_err(errno).and_then(|(reply, _)| data_reply(reply))
     }
@@ -194,7 +194,7 @@ impl Outside for Around {
     }
 
     fn wait_until_up(&self, map: &Map, servers: &[ServerId]) -> bool {
-        engine::wait_until_up(&*self.links, map, servers)
+        engine::wait_until_up(&*self.links, map, servers) == Waited::NewerMap
     }
 
     fn data_each(

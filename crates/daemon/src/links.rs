@@ -14,10 +14,13 @@ use bivouac_data::DataStore;
 use bivouac_layout::map::ServerState;
 use bivouac_layout::{Epoch, Map, News, NodeId, Server, ServerId, ShardId};
 use bivouac_meta::Standing;
+use bivouac_node::Absences;
+use bivouac_node::release::monotonic;
 use bivouac_proto::auth::{Key, Role};
 use bivouac_proto::meta::MetaRequest;
 use bivouac_proto::status::Failure;
 use bivouac_proto::{Refusal, Reply, Request, Time};
+use bivouac_transport::engine::budget::refusing::GONE;
 use bivouac_transport::engine::{self, Budget, Job, Lane, Message, Refused, Requester, Target, To};
 use bivouac_transport::{ConnectOptions, Connection, Endpoint, Peer, Refusals, TransportError};
 use std::collections::HashMap;
@@ -28,6 +31,9 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Idle connections kept for each server.
 const KEPT: usize = 32;
+
+/// What is done with each newer map.
+type OnMap = Box<dyn Fn(&Map) + Send + Sync>;
 
 /// The daemon's view of the deployment: the map, and connections to the other daemons.
 pub(crate) struct Links {
@@ -45,6 +51,8 @@ pub(crate) struct Links {
     slots: AtomicU32,
     /// Servers that take no connections.
     pub(crate) refusals: Refusals,
+    /// Since when servers are not up.
+    absences: Absences,
     closing: AtomicBool,
     /// Woken by a newer map, and when the daemon stops.
     news: (Mutex<()>, Condvar),
@@ -54,6 +62,8 @@ pub(crate) struct Links {
     replaced: AtomicBool,
     /// What happens then.
     on_replaced: OnceLock<Box<dyn Fn() + Send + Sync>>,
+    /// What happens with each newer map.
+    on_map: OnceLock<OnMap>,
     /// The daemon's own blocks.
     pub(crate) data: Option<Arc<DataStore>>,
     /// As a server.
@@ -142,8 +152,10 @@ impl Requester for Links {
         self.refusals.is_gone(Peer::Server(server))
     }
 
-    fn is_missed(&self, server: ServerId, _: &Map) -> bool {
-        self.refusals.is_missed(server)
+    fn is_missed(&self, server: ServerId) -> bool {
+        // Nobody says of a server that it is back while there is no controller.
+        let lasts = self.absences.lasts(server, monotonic());
+        lasts.into_iter().chain(self.refusals.unheard()).any(|lasts| lasts >= GONE)
     }
 
     fn is_closing(&self) -> bool {
@@ -164,12 +176,13 @@ impl Links {
         let map = RwLock::new(Arc::new(first));
         let (pools, chains) = (Mutex::default(), Mutex::default());
         let (slots, closing) = (AtomicU32::new(1), AtomicBool::new(false));
-        let (refusals, news) = (Refusals::default(), Default::default());
+        let (refusals, absences, news) = (Refusals::default(), Absences::default(), Default::default());
         let own = match &role {
             Role::Server(server) => Some((*server, succession)),
             _ => None,
         };
-        let (lease, replaced, on_replaced) = (Lease::default(), AtomicBool::new(false), OnceLock::new());
+        let (lease, replaced) = (Lease::default(), AtomicBool::new(false));
+        let (on_replaced, on_map) = (OnceLock::new(), OnceLock::new());
         Links {
             key,
             role,
@@ -181,11 +194,13 @@ impl Links {
             session,
             slots,
             refusals,
+            absences,
             closing,
             news,
             own,
             replaced,
             on_replaced,
+            on_map,
             data,
             lease,
             reach: Reach::default(),
@@ -231,6 +246,12 @@ impl Links {
     /// What is done when this server finds out that another process has its number. Once, before the first map.
     pub(crate) fn when_replaced(&self, act: impl Fn() + Send + Sync + 'static) {
         let _ = self.on_replaced.set(Box::new(act));
+    }
+
+    /// What is done with each newer map, whoever has sent it: one after the other, and not for long, because nobody else gets a map
+    /// meanwhile. Once, before the first map.
+    pub(crate) fn when_learnt(&self, act: impl Fn(&Map) + Send + Sync + 'static) {
+        let _ = self.on_map.set(Box::new(act));
     }
 
     /// Whether this server knows that another process has its number.
@@ -310,6 +331,10 @@ impl Links {
             self.epoch.store(map.epoch.0, Ordering::Release);
             let before = std::mem::replace(&mut *current, Arc::new(map));
             let moved = moved(&before, &current);
+            self.absences.note(&current, monotonic());
+            if let Some(act) = self.on_map.get() {
+                act(&current);
+            }
             drop(current);
             self.forget_connections(&moved);
             self.tell_news();
@@ -458,9 +483,16 @@ pub(crate) struct Whom {
     standing: Option<Standing>,
     /// The version of the file's layout by which it is sent.
     layout: u32,
+    /// Nobody but the server that it names has what it is about.
+    only: bool,
 }
 
 impl Whom {
+    /// The same, of something that only this server has.
+    pub(crate) fn only(self) -> Whom {
+        Whom { only: true, ..self }
+    }
+
     /// The same, by a standing.
     pub(crate) fn by(self, standing: Option<Standing>) -> Whom {
         Whom { standing, ..self }
@@ -474,7 +506,7 @@ impl Whom {
 
 impl From<To> for Whom {
     fn from(to: To) -> Whom {
-        Whom { to, standing: None, layout: 0 }
+        Whom { to, standing: None, layout: 0, only: false }
     }
 }
 
@@ -492,7 +524,7 @@ impl Target for Whom {
     }
 
     fn names_who_is_up(&self) -> bool {
-        self.to.names_who_is_up()
+        self.only || self.to.names_who_is_up()
     }
 }
 

@@ -1,8 +1,9 @@
 //! What all servers of a file are asked for.
 //!
 //! Where each block has one copy, every server has to answer. With more, one that dies meanwhile is left out as soon as
-//! the map says so: it will catch up. The last one that has something is waited for while it is started again. One that has come is asked, too. And one whose storage fails is not relied on any
-//! more, where others have what it holds: then the map says that it is behind, and its failure does not matter.
+//! the map says so: it will catch up. One that has come is asked, too. The last one that has something is waited for while
+//! it is started again. And one whose storage fails is not relied on any more, where others have what it holds: then the
+//! map says that it is behind, and its failure does not matter.
 
 use crate::outside::Standing;
 use crate::store::Core;

@@ -68,8 +68,8 @@ pub trait Outside: Send + Sync + 'static {
         }
     }
 
-    /// Waits for those of these servers that are not up, though the map names them: nobody can answer in their place. Whether
-    /// servers are to be chosen again, by a newer map; those that were waited for long enough are left to who asks them.
+    /// Waits for those of these servers that are not up, though the map names them: nobody can answer in their place. Whether there
+    /// is a newer map now, by which to choose servers again. (Else, all are up, or one stays away.)
     fn wait_until_up(&self, _: &Map, _servers: &[ServerId]) -> bool {
         false
     }

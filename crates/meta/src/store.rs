@@ -14,7 +14,7 @@ use crate::partition::{LockedShard, Logs, Partitions};
 use crate::restripe::AtWork;
 use crate::resumption::Resumption;
 use crate::teller::Teller;
-use bivouac_layout::{Ino, NodeId, ServerId, ShardId, Template};
+use bivouac_layout::{Ino, NodeId, ServerId, ServerState, ShardId, Template};
 use bivouac_proto::auth::Credentials;
 use bivouac_proto::control::FileLoss;
 use bivouac_proto::header::RequestId;
@@ -457,9 +457,19 @@ impl Core {
         })
     }
 
-    /// Asks the server that answers for a shard.
+    /// Asks the server that answers for a shard. EIO if nobody can, because the last server that has everything stays away.
     pub(crate) fn ask_shard(&self, shard: ShardId, request: &PeerRequest<'_>) -> Result<Reply, Failure> {
-        self.ask(self.outside.map().primary(shard), request)
+        let answer = self.ask(self.outside.map().primary(shard), request);
+        if answer != Err(Refusal::Busy.into()) {
+            return answer;
+        }
+        let map = self.outside.map();
+        let primary = map.primary(shard);
+        let is_down = map.server(primary).is_some_and(|server| server.state == ServerState::Down);
+        match is_down && map.copies > 1 && !self.outside.wait_until_up(&map, &[primary]) {
+            true => Err(Errno::IO.into()),
+            false => answer,
+        }
     }
 
     /// Whether this server answers for a shard.

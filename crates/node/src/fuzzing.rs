@@ -97,6 +97,7 @@ pub fn table(bytes: &[u8]) {
                 let server = ServerId(steps.number() as u16);
                 table.set_down(server, true);
                 let _ = table.is_down(server);
+                let _ = table.absence(server).map(|absence| absence.lasts(steps.number()));
             }
         }
     }

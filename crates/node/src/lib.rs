@@ -33,6 +33,7 @@
 //! - [`offset`]: the lock on a slot's offset, which survives the death of its owner.
 //! - `owner`: how a process of the node is named in shared memory, whatever PID namespace it is in.
 //! - `boot`: which start of the machine this is.
+//! - `absence`: since when a server is not up.
 //! - [`process`]: who we are (cached, safe across fork) and whether another process is alive.
 //! - [`release`]: what a client or the agent tells a server when a description is gone.
 //! - `memory`: shared memory whose length nobody can change.
@@ -46,6 +47,7 @@
 //!
 //! All of it runs inside other people's programs: no threads, no calls of libc's file functions, no panics.
 
+mod absence;
 pub mod anchor;
 mod boot;
 mod by_server;
@@ -70,6 +72,7 @@ pub mod slot;
 pub mod table;
 pub mod versions;
 
+pub use absence::{Absence, Absences};
 pub use boot::Boot;
 pub use by_server::ByServer;
 pub use entered::Entered;

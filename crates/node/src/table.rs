@@ -14,6 +14,7 @@
 //! step one wins, and an old [`SlotId`] never reaches a slot's next user. A process that dies between two
 //! steps leaves a slot that [`OpenTable::abandoned`] recognises: the agent retires it.
 
+use crate::absence::Absence;
 use crate::anchor::{self, ANCHORS, Anchors, Probe};
 use crate::error::{NodeError, doing};
 use crate::fd::Fd;
@@ -23,7 +24,7 @@ use crate::offset::OffsetGuard;
 use crate::owner::{Fate, Here, NAMESPACES, NOBODY, Since};
 use crate::process;
 use crate::slot::{Slot, State, Word, steps, ticks};
-use bivouac_layout::{Epoch, NodeId, ServerId};
+use bivouac_layout::{Epoch, NodeId, SERVERS_MAX, ServerId};
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::fs::Mode;
 use std::collections::HashMap;
@@ -38,7 +39,7 @@ const RETIRED_LONG: u32 = 2_000;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"BVWKOPEN");
 const VERSION: u32 = 7;
-pub(crate) const HEADER: usize = 4096;
+pub(crate) const HEADER: usize = 10 * 4096;
 /// Servers whose state is noted have numbers below 64 times this.
 const DOWN_WORDS: usize = 64;
 /// Where the records of locks begin.
@@ -84,10 +85,10 @@ struct Header {
     down: [AtomicU64; DOWN_WORDS],
     /// When the agent last heard of the controller, nanoseconds of the monotonic clock; 0: never.
     heard: AtomicU64,
-    /// The epoch of the agent's map; 0: it has none yet.
+    /// The epoch of the agent's map; 0: not known.
     epoch: AtomicU64,
-    /// Since when it has that, nanoseconds of the monotonic clock.
-    epoch_since: AtomicU64,
+    /// Since when servers are not up.
+    absences: [Absence; SERVERS_MAX as usize],
     /// How often the agent has begun to report what is open and locked: see the module `locks`.
     reports: AtomicU64,
     /// Whether any lock was ever noted.
@@ -230,21 +231,19 @@ impl OpenTable {
         self.header().heard.load(Ordering::Relaxed)
     }
 
-    /// Notes that the agent has had the map of an epoch since `at`, by [`crate::release::monotonic`]. By the agent.
-    pub fn set_epoch(&self, epoch: Epoch, at: u64) {
-        let header = self.header();
-        if header.epoch.load(Ordering::Relaxed) != epoch.0 {
-            // Who reads these two while they change takes an older map for one that has just come.
-            header.epoch_since.store(at, Ordering::Release);
-            header.epoch.store(epoch.0, Ordering::Release);
-        }
+    /// Notes which map the agent has. By the agent.
+    pub fn set_epoch(&self, epoch: Epoch) {
+        self.header().epoch.store(epoch.0, Ordering::Release);
     }
 
-    /// Since when the agent has had the map of this epoch, if that is the one that it has.
-    pub fn epoch_since(&self, epoch: Epoch) -> Option<u64> {
-        let header = self.header();
-        let is_same = header.epoch.load(Ordering::Acquire) == epoch.0 && epoch != Epoch(0);
-        is_same.then(|| header.epoch_since.load(Ordering::Acquire))
+    /// Which map the agent has; 0 if that is not known.
+    pub fn epoch(&self) -> Epoch {
+        Epoch(self.header().epoch.load(Ordering::Acquire))
+    }
+
+    /// Since when a server is not up, as far as the agent knows. `None` for a number that no server has.
+    pub fn absence(&self, server: ServerId) -> Option<&Absence> {
+        self.header().absences.get(usize::from(server.0))
     }
 
     fn down(&self, server: ServerId) -> Option<(&AtomicU64, u64)> {

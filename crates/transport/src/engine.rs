@@ -35,7 +35,7 @@ pub use attempt::{Answered, Watch, attempt};
 pub use budget::Budget;
 pub use identity::Lane;
 pub use several::{Job, call_each};
-pub use vacancy::wait_until_up;
+pub use vacancy::{Waited, wait_until_up};
 
 use crate::connection::Outgoing;
 use crate::error::TransportError;
@@ -50,7 +50,6 @@ use std::cell::Cell;
 use std::io::{IoSlice, IoSliceMut};
 use std::ops::Deref;
 use std::time::{Duration, Instant};
-use vacancy::Vacancy;
 
 /// The namespace version of a request that does not depend on cached paths: no version is newer.
 pub const ANY_NAMESPACE: u64 = u64::MAX;
@@ -137,9 +136,8 @@ pub trait Requester {
     /// Whether a server that has just refused a connection has been waited for long enough.
     fn is_gone(&self, server: ServerId) -> bool;
 
-    /// Takes in that a server is down by this map, and that nobody can answer in its place; whether it has been waited for
-    /// long enough.
-    fn is_missed(&self, server: ServerId, map: &Map) -> bool;
+    /// Whether a server that is not up has been waited for long enough, by whomever ([`GONE`](budget::refusing::GONE)).
+    fn is_missed(&self, server: ServerId) -> bool;
 
     /// Whether an error would be the same at every further attempt.
     fn is_hopeless(error: &TransportError) -> bool {
@@ -259,7 +257,7 @@ fn call_as<R: Requester>(
     into: &mut [IoSliceMut<'_>],
 ) -> Result<Answered, Failure> {
     let mut backoff = Backoff::new(&R::BUDGET);
-    let (mut refreshed, mut vacancy) = (false, Vacancy::default());
+    let mut refreshed = false;
     let outcome = loop {
         let map = requester.map();
         let server = requester.server(to, &map);
@@ -267,7 +265,7 @@ fn call_as<R: Requester>(
             break Err(Refusal::OldServer.into());
         }
         if !is_asked::<R>(&map, server) {
-            if is_last(&map, &to) && vacancy.is_worth_waiting_for(requester, &map, server) {
+            if is_last(&map, &to) && vacancy::is_worth_waiting_for(requester, &map, server) {
                 drop(map);
                 if !requester.is_closing() && backoff.wait(vacancy::PAUSE) {
                     requester.refresh();
@@ -453,7 +451,7 @@ fn mend<R: Requester>(
         requester.refresh();
         let map = requester.map();
         let server = requester.server(to, &map);
-        let is_awaited = is_last(&map, &to) && vacancy::may_end(&map, server);
+        let is_awaited = is_last(&map, &to) && vacancy::may_come(&map, server);
         if !is_asked::<R>(&map, server) && !is_awaited {
             return Err(Errno::IO);
         }

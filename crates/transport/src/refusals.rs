@@ -4,12 +4,9 @@
 //! so soon, unless the controller has died, too. Until then a server that refuses is waited for, for
 //! [`GONE`]: it may be starting again. That time is the failure's and not the request's: an operation
 //! that needs several dead servers, or several that each need a dead one, does not wait for each of them. So a
-//! server that begins to refuse while another one is refusing counts as refusing since then, if that was not long ago. And
-//! while the controller is not heard of ([`Refusals::heard`]), a server that refuses is waited for no longer than
+//! server that begins to refuse while another one is refusing counts as refusing since then. And while the
+//! controller is not heard of ([`Refusals::heard`]), a server that refuses is waited for no longer than
 //! [`GONE`] since the last time that it was: nothing comes back without the controller.
-//!
-//! With copies, a server that dies is down by the map at once. If nobody can answer in its place, it may be starting again, too, and
-//! counts as one that refuses ([`Refusals::is_missed`]).
 
 use crate::engine::budget::refusing::{GONE, MEMORY, TOGETHER};
 use crate::error::TransportError;
@@ -70,14 +67,6 @@ impl Refusals {
         self.is_gone_at(peer, monotonic())
     }
 
-    /// Takes in that nobody can answer in the place of a server that is down: it is waited for like one that refuses
-    /// connections. Whether that was long enough.
-    pub fn is_missed(&self, server: ServerId) -> bool {
-        let now = monotonic();
-        self.refused(Peer::Server(server), now);
-        self.is_gone_at(Peer::Server(server), now)
-    }
-
     fn taken(&self, peer: Peer) {
         if let Some(spell) = self.spell(peer) {
             spell.0.store(0, Ordering::Relaxed);
@@ -90,8 +79,7 @@ impl Refusals {
         let now = millis(now);
         let age = spell.age(now, MEMORY).unwrap_or_else(|| {
             let all = self.servers.iter().chain([&self.agent]);
-            let ages = all.filter_map(|other| other.age(now, TOGETHER));
-            ages.filter(|age| u128::from(*age) <= (GONE + TOGETHER).as_millis()).max().unwrap_or(0)
+            all.filter_map(|other| other.age(now, TOGETHER)).max().unwrap_or(0)
         });
         spell.0.store(u64::from(now.wrapping_sub(age)) << 32 | u64::from(now), Ordering::Relaxed);
     }
@@ -169,17 +157,6 @@ mod tests {
         // A may be back; nobody has asked it since.
         refusals.refused(B, at(5.0));
         assert!(!refusals.is_gone_at(B, at(7.4)) && refusals.is_gone_at(B, at(7.6)));
-    }
-
-    #[test]
-    fn a_server_that_stays_away_does_not_keep_one_that_dies_later_from_being_waited_for() {
-        let refusals = Refusals::default();
-        for tenth in 0..100 {
-            refusals.refused(A, at(f64::from(tenth) / 10.0));
-        }
-        refusals.refused(B, at(9.95));
-        assert!(refusals.is_gone_at(A, at(10.0)) && !refusals.is_gone_at(B, at(12.4)));
-        assert!(refusals.is_gone_at(B, at(12.5)));
     }
 
     #[test]

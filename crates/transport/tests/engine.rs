@@ -12,7 +12,7 @@ use bivouac_testing::is_quick;
 use bivouac_transport::Endpoint;
 use bivouac_transport::engine::budget::refusing::GONE;
 use bivouac_transport::engine::{
-    Job, Message, Requester, To, ask_once, call, call_each, post, wait_until_up,
+    Job, Message, Requester, To, Waited, ask_once, call, call_each, post, wait_until_up,
 };
 use common::ledger::*;
 use common::*;
@@ -305,39 +305,51 @@ fn the_last_server_that_has_everything_is_waited_for_once_if_it_stays_away() {
         );
         begun.elapsed()
     }));
-    // Of whoever names the server itself, others may be in the same place.
-    asker.learn(whole(held_twice(3, ServerState::Down, ServerState::Joining)));
-    assert!(is_quick(GONE, || {
-        let begun = Instant::now();
-        assert_eq!(asker.ask(FIRST, 5).err(), Some(EIO));
-        begun.elapsed()
-    }));
+    // It is back, and dies again.
+    asker.learn(whole(held_twice(3, ServerState::Up, ServerState::Up)));
+    asker.learn(whole(held_twice(4, ServerState::Up, ServerState::Down)));
+    let begun = Instant::now();
+    assert_eq!(asker.ask(SHARD, 5).err(), Some(EIO));
+    assert!(begun.elapsed() >= GONE, "{:?}", begun.elapsed());
     remote.books().assert_once([]);
 }
 
 #[test]
-fn a_server_is_waited_for_until_it_is_up_or_another_map_names_others() {
+fn who_names_a_server_itself_does_not_wait_for_it_where_others_may_be_in_its_place() {
+    let remote = Remote::new(26);
+    let asker = Patient::new(&[&remote.endpoint, &remote.endpoint]);
+    asker.learn(whole(held_twice(2, ServerState::Down, ServerState::Up)));
+    let begun = Instant::now();
+    assert_eq!(asker.ask(FIRST, 1).err(), Some(EIO));
+    assert!(begun.elapsed() < GONE, "{:?}", begun.elapsed());
+    asker.done(SHARD, 2);
+}
+
+#[test]
+fn servers_are_waited_for_until_they_are_up_or_one_stays_away() {
     let remote = Remote::new(25);
     let asker = Patient::new(&[&remote.endpoint, &remote.endpoint]);
-    let servers = [ServerId(0), ServerId(1)];
-    let waits = || wait_until_up(&asker, &asker.map(), &servers);
-    assert!(is_quick(GONE, || {
-        let begun = Instant::now();
-        assert!(!waits(), "all are up");
-        begun.elapsed()
-    }));
+    let waits = || wait_until_up(&asker, &asker.map(), &[ServerId(0), ServerId(1)]);
+    assert_eq!(waits(), Waited::Up);
     asker.learn(whole(held_twice(2, ServerState::Up, ServerState::Down)));
     std::thread::scope(|scope| {
         let waiting = scope.spawn(waits);
         std::thread::sleep(GONE / 4);
         assert!(!waiting.is_finished());
         *asker.newest.lock().unwrap() = Some(held_twice(3, ServerState::Up, ServerState::Joining));
-        assert!(waiting.join().unwrap());
+        assert_eq!(waiting.join().unwrap(), Waited::NewerMap);
     });
     asker.learn(whole(held_twice(4, ServerState::Up, ServerState::Down)));
     let begun = Instant::now();
-    assert!(!waits());
-    assert!(begun.elapsed() < HANG / 2, "{:?}", begun.elapsed());
+    assert_eq!(waits(), Waited::GivenUp);
+    assert!(begun.elapsed() >= GONE && begun.elapsed() < HANG / 2, "{:?}", begun.elapsed());
+    // One is enough for which it is in vain to wait; and a newer map is heard of all the same.
+    asker.learn(whole(held_twice(5, ServerState::Joining, ServerState::Down)));
+    let begun = Instant::now();
+    assert_eq!(waits(), Waited::GivenUp);
+    assert!(begun.elapsed() < GONE, "{:?}", begun.elapsed());
+    *asker.newest.lock().unwrap() = Some(held_twice(6, ServerState::Up, ServerState::Up));
+    assert_eq!((waits(), waits()), (Waited::NewerMap, Waited::Up));
 }
 
 #[test]

@@ -117,16 +117,16 @@ impl Data<'_> {
             }
             let request = DataRequest::Sync { ino: self.file.ino };
             self.by_newest_layout(|blocks| {
-                self.requests().by_newest_map(|map| {
-                    let version = blocks.layout.version;
-                    let servers = blocks.layout.servers(map, u64::MAX);
-                    self.requests().wait_until_up(map, &servers)?;
-                    let job = |server| data_job((server, version), request, &[], &mut []);
-                    let mut jobs: Vec<_> = servers.into_iter().map(job).collect();
-                    self.requests().data_jobs(&mut jobs);
-                    let done = |job| data_done(job).map(drop).map_err(|errno| blocks.noted(errno));
-                    jobs.iter_mut().try_for_each(done)
-                })
+                self.requests().by_newest_map(
+                    |map| blocks.layout.servers(map, u64::MAX),
+                    |_, servers| {
+                        let job = |server| data_job((server, blocks.layout.version), request, &[], &mut []);
+                        let mut jobs: Vec<_> = servers.iter().copied().map(job).collect();
+                        self.requests().data_jobs(&mut jobs);
+                        let done = |job| data_done(job).map(drop).map_err(|errno| blocks.noted(errno));
+                        jobs.iter_mut().try_for_each(done)
+                    },
+                )
             })?;
         }
         self.requests().meta_on(self.file.ino, &MetaRequest::Sync { ino: self.file.ino }).map(|_| ())

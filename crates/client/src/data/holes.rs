@@ -45,12 +45,12 @@ impl Data<'_> {
 impl Blocks<'_> {
     /// Looks as far as one question to each server goes: what was found, and where the next question begins.
     fn seek_from(&self, at: u64, size: u64, hole: bool) -> Result<(Option<u64>, u64), Errno> {
-        self.namespace.requests().by_newest_map(|map| self.seek_by(map, at, size, hole))
+        let servers = |map: &Map| self.layout.turns_at(map, at).map_or_else(Vec::new, |(servers, _)| servers);
+        self.namespace.requests().by_newest_map(servers, |map, _| self.seek_by(map, at, size, hole))
     }
 
     fn seek_by(&self, map: &Map, at: u64, size: u64, hole: bool) -> Result<(Option<u64>, u64), Errno> {
         let (servers, range_end) = self.layout.turns_at(map, at).ok_or(Errno::IO)?;
-        self.namespace.requests().wait_until_up(map, &servers)?;
         let width = servers.len() as u32;
         let block_size = self.layout.block_size;
         let mut end = size.min(range_end);

@@ -24,13 +24,14 @@ pub(crate) struct Extents {
 impl Namespace {
     /// Asks all servers of a file at once. [`OUTDATED`] where the file has another layout by now.
     pub(crate) fn extents(&self, ino: Ino, layout: &FileLayout) -> Result<Extents, Errno> {
-        self.requests().by_newest_map(|map| {
-            let servers = layout.servers_to_measure(map, u64::MAX);
-            self.requests().wait_until_up(map, &servers)?;
-            let mut sum = self.extents_on((ino, layout.version), &servers)?;
-            sum.allocated /= u64::from(layout.copies(map).max(1));
-            Ok(sum)
-        })
+        self.requests().by_newest_map(
+            |map| layout.servers_to_measure(map, u64::MAX),
+            |map, servers| {
+                let mut sum = self.extents_on((ino, layout.version), servers)?;
+                sum.allocated /= u64::from(layout.copies(map).max(1));
+                Ok(sum)
+            },
+        )
     }
 
     fn extents_on(&self, (ino, layout): (Ino, u32), servers: &[ServerId]) -> Result<Extents, Errno> {

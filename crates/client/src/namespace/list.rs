@@ -12,6 +12,8 @@ use bivouac_proto::attr::DirEntry;
 use bivouac_proto::meta::{MetaReply, MetaRequest};
 use bivouac_proto::status::Failure;
 use bivouac_proto::{Errno, Refusal};
+use bivouac_transport::engine::Waited;
+use std::collections::BTreeSet;
 
 /// Most entries asked of a server at once.
 const BATCH: u32 = 2048;
@@ -115,6 +117,14 @@ impl Namespace {
     fn list_split(&self, dir: Ino, after: u64, limit: u32, attrs: bool) -> Result<Entries, Failure> {
         loop {
             let map = self.session().map();
+            let parts = (0..namespace::PARTS).map(|part| map.primary(namespace::part_shard(dir, part)));
+            let holders: BTreeSet<ServerId> = parts.collect();
+            match self.requests().wait_until_up(&map, &Vec::from_iter(holders)) {
+                Waited::Up => {}
+                Waited::NewerMap => continue,
+                // An error is better than a listing that silently lacks the entries of a dead server.
+                Waited::GivenUp => return Err(Errno::IO.into()),
+            }
             let listed = self.list_split_by(&map, dir, after, limit, attrs);
             if self.session().map().epoch == map.epoch {
                 return listed;
@@ -131,14 +141,6 @@ impl Namespace {
         limit: u32,
         attrs: bool,
     ) -> Result<Entries, Failure> {
-        let up = |server: &ServerId| map.server(*server).is_some_and(|s| s.state == ServerState::Up);
-        let held = |part| map.primary(namespace::part_shard(dir, part));
-        let away: Vec<ServerId> = (0..namespace::PARTS).map(held).filter(|server| !up(server)).collect();
-        self.requests().wait_until_up(map, &away)?;
-        if !away.is_empty() {
-            // An error is better than a listing that silently lacks the entries of a dead server.
-            return Err(Errno::IO.into());
-        }
         let mut all = Vec::new();
         let servers = map.servers.iter().filter(|s| s.state == ServerState::Up);
         // Each server has about the same share of the next entries.

@@ -3,7 +3,7 @@
 use super::Namespace;
 use super::target::Target;
 use crate::error::Fail;
-use bivouac_layout::{Ino, Map, ServerState};
+use bivouac_layout::{Ino, Map, Server, ServerId, ServerState};
 use bivouac_proto::Errno;
 use bivouac_proto::data::{DataReply, DataRequest};
 
@@ -48,13 +48,15 @@ impl Namespace {
 
     /// How full the storage of the servers that are up is, in bytes of files with the deployment's number of copies.
     fn space_of_servers(&self) -> Result<StatFs, Errno> {
-        self.requests().by_newest_map(|map| self.space_by(map))
+        let is_up = |server: &&Server| server.state == ServerState::Up;
+        let servers = |map: &Map| map.servers.iter().filter(is_up).map(|server| server.id).collect();
+        self.requests().by_newest_map(servers, |map, servers| self.space_by(map, servers))
     }
 
-    fn space_by(&self, map: &Map) -> Result<StatFs, Errno> {
+    fn space_by(&self, map: &Map, servers: &[ServerId]) -> Result<StatFs, Errno> {
         let mut sum = StatFs { total: 0, available: 0, block_size: map.block_size, inodes: 0 };
         let mut counted = Vec::new();
-        for server in map.servers.iter().filter(|s| s.state == ServerState::Up) {
+        for server in servers.iter().filter_map(|server| map.server(*server)) {
             let (DataReply::Space { total, available, device, inodes }, ..) =
                 self.requests().data((server.id, 0), DataRequest::Space, &[], &mut [])?
             else {

@@ -10,7 +10,7 @@ use bivouac_proto::status::Failure;
 use bivouac_proto::{Errno, Refusal};
 use bivouac_transport::engine::budget::refusing::GONE;
 use bivouac_transport::engine::{
-    ANY_NAMESPACE, Answered, Budget, Lane, Message, Refused, Requester, Target, Watch,
+    ANY_NAMESPACE, Answered, Budget, Lane, Message, Refused, Requester, Target, Waited, Watch,
 };
 use bivouac_transport::{Peer, TransportError, engine};
 use std::io::{IoSlice, IoSliceMut};
@@ -43,7 +43,9 @@ impl<'c> Requester for Asking<'c> {
     }
 
     fn refresh(&self) {
-        let _ = self.0.session().refresh_map();
+        if !self.0.session().has_newest_map() {
+            let _ = self.0.session().refresh_map();
+        }
     }
 
     fn asks(state: ServerState) -> bool {
@@ -105,14 +107,15 @@ impl<'c> Requester for Asking<'c> {
     fn is_gone(&self, server: ServerId) -> bool {
         // Without a session it was the agent that refused.
         let peer = if self.0.session().has_session() { Peer::Server(server) } else { Peer::Agent };
-        self.0.session().refusals().heard(self.0.session().table().heard());
+        self.0.session().unheard();
         self.0.session().refusals().is_gone(peer)
     }
 
-    fn is_missed(&self, server: ServerId, map: &Map) -> bool {
-        let (refusals, table) = (self.0.session().refusals(), self.0.session().table());
-        refusals.heard(table.heard());
-        refusals.is_missed(server) || table.epoch_since(map.epoch).is_some_and(is_long_ago)
+    fn is_missed(&self, server: ServerId) -> bool {
+        // Nobody says of a server that it is back while there is no controller.
+        let (session, now) = (self.0.session(), monotonic());
+        let lasts = session.table().absence(server).and_then(|absence| absence.lasts(now));
+        lasts.into_iter().chain(session.unheard()).any(|lasts| lasts >= GONE)
     }
 
     fn is_hopeless(error: &TransportError) -> bool {
@@ -122,30 +125,32 @@ impl<'c> Requester for Asking<'c> {
     }
 }
 
-/// Whether a time of [`monotonic`] was long enough ago for a server to have come back since.
-fn is_long_ago(at: u64) -> bool {
-    u128::from(monotonic().saturating_sub(at)) >= GONE.as_nanos()
-}
-
 impl Requests {
     /// The server that answers for an inode.
     pub(crate) fn server_of(&self, ino: Ino) -> ServerId {
         Asking(self).server(To::inode(ino), &self.session().map())
     }
 
-    /// Waits for those of these servers that are not up, though the map names them: nobody can answer in their place. EIO if
-    /// servers are to be chosen again by a newer map, as [`Requests::by_newest_map`] does; those that were waited for long enough
-    /// are left to who asks them.
-    pub(crate) fn wait_until_up(&self, map: &Map, servers: &[ServerId]) -> Result<(), Errno> {
-        if engine::wait_until_up(&Asking(self), map, servers) { Err(Errno::IO) } else { Ok(()) }
+    /// Waits for those of these servers that are not up, though the map names them: nobody can answer in their place.
+    pub(crate) fn wait_until_up(&self, map: &Map, servers: &[ServerId]) -> Waited {
+        engine::wait_until_up(&Asking(self), map, servers)
     }
 
-    /// Asks servers that the map names. If it changes meanwhile, one of them may have left the deployment; and where something
-    /// has copies, others may have to be asked: what one server leaves out, because another one answers for it, it does by one map.
-    pub(crate) fn by_newest_map<T>(&self, ask: impl Fn(&Map) -> Result<T, Errno>) -> Result<T, Errno> {
+    /// Asks servers that the newest map names, which `servers` chooses; one that alone has something is waited for. If the map
+    /// changes meanwhile, one of them may have left the deployment; and where something has copies, others may have to be asked:
+    /// what one server leaves out, because another one answers for it, it does by one map.
+    pub(crate) fn by_newest_map<T>(
+        &self,
+        servers: impl Fn(&Map) -> Vec<ServerId>,
+        ask: impl Fn(&Map, &[ServerId]) -> Result<T, Errno>,
+    ) -> Result<T, Errno> {
         loop {
             let map = self.session().map();
-            let answer = ask(&map);
+            let servers = servers(&map);
+            if self.wait_until_up(&map, &servers) == Waited::NewerMap {
+                continue;
+            }
+            let answer = ask(&map, &servers);
             if (map.copies == 1 && answer.is_ok()) || self.session().map().epoch == map.epoch {
                 return answer;
             }

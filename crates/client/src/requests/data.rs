@@ -95,10 +95,7 @@ pub(crate) fn piece_job<'a>(
         Group::Blocks { copies: 2.., .. } => {
             copied_job(To::Group(group, layout), group, request, payload, into)
         }
-        _ => match To::blocks(piece.server, layout, request.file()) {
-            To::Blocks(server, layout) => job_to(To::Only(server, layout), request, payload, into),
-            to => job_to(to, request, payload, into),
-        },
+        _ => job_to(To::only(piece.server, layout, request.file()), request, payload, into),
     }
 }
 

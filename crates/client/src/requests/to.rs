@@ -40,6 +40,14 @@ impl To {
         }
     }
 
+    /// The only one who has blocks of a file, by a version of its layout.
+    pub(crate) fn only(server: ServerId, layout: u32, file: Option<Ino>) -> To {
+        match file {
+            Some(file) if file.is_forwarded() => To::Forwarded(file),
+            _ => To::Only(server, layout),
+        }
+    }
+
     /// Who has blocks of a file, by a version of its layout.
     pub(crate) fn blocks(server: ServerId, layout: u32, file: Option<Ino>) -> To {
         match file {

@@ -37,11 +37,7 @@ impl Daemon {
             // it has heard of all moves.
             store.forget_moves();
         }
-        // Install the map first: then the agent also tells servers that are back.
         self.links.learn(map.clone());
-        if let Some(agent) = &self.agent {
-            agent.note_servers(map);
-        }
         if let Some(group) = &self.group {
             group.learn_nodes(map);
         }

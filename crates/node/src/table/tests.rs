@@ -409,15 +409,19 @@ fn servers_that_are_down_are_known_to_all_who_have_the_table() {
 }
 
 #[test]
-fn all_who_have_the_table_know_since_when_the_agent_has_its_map() {
+fn all_who_have_the_table_know_which_map_the_agent_has_and_since_when_servers_are_away() {
     let node = node();
     let other = node.attach();
-    assert_eq!((other.epoch_since(Epoch(0)), other.epoch_since(Epoch(5))), (None, None));
-    node.table.set_epoch(Epoch(5), 100);
-    node.table.set_epoch(Epoch(5), 200);
-    assert_eq!((other.epoch_since(Epoch(5)), other.epoch_since(Epoch(4))), (Some(100), None));
-    node.table.set_epoch(Epoch(6), 300);
-    assert_eq!((other.epoch_since(Epoch(5)), other.epoch_since(Epoch(6))), (None, Some(300)));
+    assert_eq!(other.epoch(), Epoch(0));
+    node.table.set_epoch(Epoch(5));
+    assert_eq!(other.epoch(), Epoch(5));
+    for server in [0, 4095].map(ServerId) {
+        let lasts = || other.absence(server).unwrap().lasts(3_002);
+        assert_eq!(lasts(), None);
+        node.table.absence(server).unwrap().note(bivouac_layout::ServerState::Down, 1_002);
+        assert_eq!(lasts().map(|lasts| lasts.as_nanos() / 100), Some(20));
+    }
+    assert!(other.absence(ServerId(4096)).is_none());
 }
 
 #[test]

@@ -4,8 +4,11 @@
 use super::*;
 use bivouac_layout::map::{Node, ServerState};
 use bivouac_layout::{Founding, Map, News, NodeId, SHARDS, ServerId};
+use bivouac_node::Absences;
+use bivouac_node::release::monotonic;
 use bivouac_proto::Refusal;
 use bivouac_proto::header::NO_REPLY;
+use bivouac_transport::engine::budget::refusing::GONE;
 use bivouac_transport::engine::{
     Answered, Budget, Job, Lane, Message, Refused, Requester, Target, To, call, call_each,
 };
@@ -191,6 +194,7 @@ pub struct Asker<const PATIENCE: u64> {
     idle: Mutex<HashMap<ServerId, Vec<Lane>>>,
     slots: AtomicU32,
     gone: Refusals,
+    absences: Absences,
     pub closing: AtomicBool,
     /// It may not send its requests any more.
     pub replaced: AtomicBool,
@@ -217,6 +221,7 @@ impl<const PATIENCE: u64> Asker<PATIENCE> {
             idle: Mutex::default(),
             slots: AtomicU32::new(1),
             gone: Refusals::default(),
+            absences: Absences::default(),
             closing: AtomicBool::new(false),
             replaced: AtomicBool::new(false),
             relinked: AtomicBool::new(false),
@@ -284,6 +289,7 @@ impl<const PATIENCE: u64> Requester for Asker<PATIENCE> {
     fn learn(&self, news: News) {
         let mut map = self.map.write().unwrap();
         if let Some(newer) = news.added_to(&map) {
+            self.absences.note(&newer, monotonic());
             *map = Arc::new(newer);
         }
     }
@@ -350,8 +356,8 @@ impl<const PATIENCE: u64> Requester for Asker<PATIENCE> {
         self.gone.is_gone(Peer::Server(server))
     }
 
-    fn is_missed(&self, server: ServerId, _: &Map) -> bool {
-        self.gone.is_missed(server)
+    fn is_missed(&self, server: ServerId) -> bool {
+        self.absences.lasts(server, monotonic()).is_some_and(|lasts| lasts >= GONE)
     }
 
     fn is_closing(&self) -> bool {
