@@ -1,9 +1,9 @@
 //! Servers are added while programs work. Nodes are network namespaces where several are needed.
 
 use bivouac_tests::load::{BLOCKS, Load, NAMES, all_in_step};
-use bivouac_tests::{Cut, Network, Site, eventually, on_node, skipped_without_root};
+use bivouac_tests::{Cut, HANG, Network, Site, eventually, on_node, skipped_without_root};
 use rustix::process::Signal;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Numbers and states of all servers.
 fn servers(site: &Site, name: &str) -> Vec<(u64, String)> {
@@ -135,6 +135,57 @@ fn an_expansion_is_whole_or_has_not_been() {
     let all: Vec<i32> = site.daemons(&name).into_iter().map(|(_, pid)| pid).collect();
     site.bivouac(["down", &name]).ok();
     site.assert_nothing_left(&name, &all);
+}
+
+/// The command is killed when it has started the host's agent, and then when it has started the server, too: neither counts yet.
+#[test]
+fn a_host_can_be_added_after_a_command_that_was_killed_when_it_had_started_something_there() {
+    if skipped_without_root("making network namespaces") {
+        return;
+    }
+    let net = Network::of(2);
+    let site = Site::in_memory("expand-killed");
+    let name = net.deploy_on(&site, 1, &[]);
+    let mut left = Vec::new();
+    for daemons in [1, 2] {
+        let mut command = site.command(["expand", &name, "--hosts", &net.names[1]]);
+        let mut child = command.stdout(std::process::Stdio::null()).spawn().expect("starts");
+        let begun = Instant::now();
+        loop {
+            let started = former(&site, &name);
+            if started.len() >= daemons {
+                Site::kill(child.id() as i32, Signal::KILL);
+                left.extend(started);
+                break;
+            }
+            assert!(begun.elapsed() < HANG, "nothing is started");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        child.wait().expect("ends");
+    }
+    // The second one may have been counted in that moment; or it has been, and does not come: then its number is not given again.
+    let is_there = || {
+        let servers = servers(&site, &name);
+        servers.len() >= 2 && servers.iter().all(|(_, state)| state == "up")
+    };
+    if !is_there() {
+        site.bivouac(["expand", &name, "--hosts", &net.names[1], "--rebuild", "metadata"]).ok();
+    }
+    eventually("it has arrived", is_there);
+    let all: Vec<i32> = site.daemons(&name).into_iter().map(|(_, pid)| pid).collect();
+    for pid in left {
+        assert!(all.contains(&pid) || !Site::is_alive(pid), "{pid} was started for nothing, and lives");
+    }
+    site.bivouac(["down", &name]).ok();
+    site.assert_nothing_left(&name, &all);
+}
+
+/// The processes of daemons that were started and do not count yet.
+fn former(site: &Site, name: &str) -> Vec<i32> {
+    let text = std::fs::read(site.home().join(name).join("daemons.json")).expect("a record");
+    let record: serde_json::Value = serde_json::from_slice(&text).expect("JSON");
+    let all = record["former"].as_array().into_iter().flatten();
+    all.filter_map(|daemon| daemon["process"]["pid"].as_i64()).map(|pid| pid as i32).collect()
 }
 
 fn begun_on(site: &Site, name: &str, host: &str, servers_then: usize) -> std::process::Child {

@@ -132,7 +132,7 @@ for _ in range(8): assert os.wait()[1] == 0",
         let piece = n.to_le_bytes().repeat(1024);
         shared.write_all_at(&piece, u64::from(n) << 16).expect("written");
     }
-    storage.slow_down(Slow { paths: vec!["shared".into()], on: On::READ, wait: Duration::from_millis(3) });
+    storage.slow_down(Slow { paths: vec!["shared".into()], on: On::READ, wait: Duration::from_millis(10) });
     let merged = || {
         // The kernel forgets what it has read before.
         storage.fail(Fault { paths: vec!["none".into()], on: On::READ, error: rustix::io::Errno::IO });

@@ -114,6 +114,7 @@ impl<'d> Started<'d> {
     /// Starts daemons on new storage, all at once, and has the record name those that have started. The first failure is
     /// returned when all have ended.
     pub fn start(&mut self, record: &mut Record, daemons: Vec<DaemonRecord>) -> Result<(), Error> {
+        daemons.iter().for_each(|daemon| end_others_there(record, daemon));
         let started: Vec<(DaemonRecord, Result<Ready, Error>)> = std::thread::scope(|scope| {
             let (this, record) = (&*self, &*record);
             let threads: Vec<_> = daemons
@@ -161,6 +162,20 @@ impl<'d> Started<'d> {
         }
         if let Err(error) = self.directory.save(record) {
             error.show();
+        }
+    }
+}
+
+/// Ends agents that a command has started on this agent's host and that never counted, because it was killed before that: there
+/// is one on a host.
+fn end_others_there(record: &mut Record, daemon: &DaemonRecord) {
+    let is_one = |other: &DaemonRecord| daemon.agent && other.agent && other.host == daemon.host;
+    let others: Vec<DaemonRecord> = record.former.iter().filter(|other| is_one(other)).cloned().collect();
+    for other in others {
+        match clean(record, &other, Leave::Nothing) {
+            Ok(()) => record.former.retain(|former| former.label() != other.label()),
+            // The record goes on naming it; if it lives, the new one cannot start, and says why.
+            Err(error) => error.show(),
         }
     }
 }
