@@ -166,8 +166,8 @@ impl<'d> Started<'d> {
     }
 }
 
-/// Ends agents that a command has started on this agent's host and that never counted, because it was killed before that: there
-/// is one on a host.
+/// Ends other agents on the host of an agent that is to be started: a command had started them, and was killed before they counted.
+/// A host has one agent, and a second one could not listen where the first one does.
 fn end_others_there(record: &mut Record, daemon: &DaemonRecord) {
     let is_one = |other: &DaemonRecord| daemon.agent && other.agent && other.host == daemon.host;
     let others: Vec<DaemonRecord> = record.former.iter().filter(|other| is_one(other)).cloned().collect();

@@ -6,7 +6,8 @@
 //! With copies, a server is down at once, because others take its place. If it was the last one that had everything of
 //! something, nobody can: another one that has died before and is back may lack what was acknowledged last. So it is waited
 //! for like a server that refuses connections, for as long as its agent may take to start it again
-//! ([`GONE`](super::budget::refusing::GONE)). That time is counted from its death, whoever waits and whenever that begins.
+//! ([`GONE`](super::budget::refusing::GONE)). That time is counted from when the map called it
+//! down, and once more from when it began to join, whoever waits and whenever that begins.
 
 use super::{Backoff, Requester};
 use bivouac_layout::map::ServerState;
@@ -48,12 +49,11 @@ pub enum Waited {
 /// Waits for those of these servers that are not up, though this map names them: by it, nobody can answer in their place.
 pub fn wait_until_up<R: Requester>(requester: &R, map: &Map, servers: &[ServerId]) -> Waited {
     let is_away = |server: &&ServerId| state(map, **server) != Some(ServerState::Up);
-    let mut backoff = Backoff::new(&R::BUDGET);
-    let mut away = servers.iter().filter(is_away).peekable();
-    if away.peek().is_none() {
+    let away: Vec<ServerId> = servers.iter().filter(is_away).copied().collect();
+    if away.is_empty() {
         return Waited::Up;
     }
-    let away: Vec<ServerId> = away.copied().collect();
+    let mut backoff = Backoff::new(&R::BUDGET);
     loop {
         let is_worth_it = away.iter().all(|server| is_worth_waiting_for(requester, map, *server));
         let goes_on = is_worth_it && !requester.is_closing() && backoff.wait(PAUSE);
